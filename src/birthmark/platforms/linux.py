@@ -1,0 +1,518 @@
+"""Linux: pidfds, procfs and resource limits. Complete from 5.3; better from 6.9, where pidfds have inodes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import select
+import sys
+from functools import lru_cache
+from typing import Final
+
+from birthmark.core.identity import EnvironState, HostFacts, Sighting
+from birthmark.core.markers import TAG_RESOURCE, is_tag
+from birthmark.core.parsers import Stat, parse_stat, signalable_pid
+from birthmark.errors import LookFailed, ProcessGone
+from birthmark.platforms import posix
+from birthmark.platforms.contract import Capabilities, Pinned
+from birthmark.platforms.posix import deliver, group_of, is_our_child
+
+__all__ = [
+    "adopt_pidfd",
+    "all_pids",
+    "become_subreaper",
+    "capabilities",
+    "children_of",
+    "command_line",
+    "deliver",
+    "exit_fd",
+    "exited",
+    "facts",
+    "group_members",
+    "group_of",
+    "is_our_child",
+    "is_zombie",
+    "observe",
+    "own_environ",
+    "parent_of",
+    "pin",
+    "read_tag",
+    "start_ticks_of",
+    "stat_of",
+]
+
+# include/linux/sched.h: forked, and no exec yet. Until then the block is the parent's.
+_PF_FORKNOEXEC: Final = 0x40
+_PF_KTHREAD: Final = 0x00200000
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_GET_CHILD_SUBREAPER: Final = 37
+
+# The mark is placed first, so one small read finds it; 32 KiB is what a fresh buffer still gets
+# from the heap (128 KiB costs five times as much, since malloc maps new pages each time).
+_FIRST_READ_BYTES: Final = 32 * 1024
+_STAT_BYTES: Final = 1024
+
+_no_pidfd: bool = False
+
+
+def pin(pid: int) -> Pinned:
+    """Take hold of whatever process has `pid` now; see `ProcessControl.pin`. Source: pidfd_open(2)."""
+    if signalable_pid(pid) is None:
+        raise ValueError(f"{pid} is no pid: 1 to 2**31-1 are")
+    fd = _open_pidfd(pid)
+    # Open first, read second: what is read may be about a later owner of the number only if the
+    # one we hold is gone, and whoever uses the pin asks the descriptor again.
+    try:
+        ticks = start_ticks_of(pid)
+    except LookFailed:
+        # Without procfs a pidfd still is that process for ever; a bare number would be a guess.
+        if fd is None:
+            raise
+        ticks = -1
+    if ticks is None:
+        if fd is not None:
+            if not _gone(fd):
+                # hidepid: it is there, and procfs does not show it.
+                return Pinned(pid, fd, -1)
+            os.close(fd)
+        raise ProcessGone(pid)
+    return Pinned(pid, fd, ticks)
+
+
+def adopt_pidfd(pid: int, fd: int) -> Pinned:
+    """Wrap a pidfd opened at spawn; see `ProcessControl.adopt_pidfd`."""
+    return Pinned(pid, fd, start_ticks_of(pid) or -1)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    global _no_pidfd
+    if _no_pidfd:
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError as err:
+        raise ProcessGone(pid) from err
+    except OSError as err:
+        # ENOSYS: an old kernel, or gVisor. EPERM: a container's seccomp filter; pidfd_open itself
+        # asks for no permission, so EPERM never means that the process is another's.
+        if err.errno in (errno.ENOSYS, errno.EPERM):
+            _no_pidfd = True
+            return None
+        # The number is a thread's, not a process's (EINVAL; ENOENT from 6.9 on).
+        if err.errno in (errno.EINVAL, errno.ENOENT):
+            raise ProcessGone(pid) from err
+        raise LookFailed(f"process {pid}", os.strerror(err.errno or 0)) from err
+
+
+def _gone(fd: int) -> bool:
+    """Say whether a pidfd's process was reaped: signal 0 reaches zombies, and nothing after them."""
+    import signal
+
+    try:
+        signal.pidfd_send_signal(fd, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
+    """Look once at a pinned process; see `ProcessControl.observe`."""
+    pid = pinned.pid
+    here = facts()
+    # The order is the proof: stat before environ, since a block read while PF_FORKNOEXEC is set
+    # is the parent's; and the descriptor last, since only then do we know whom we have read.
+    stat = _stat(pid)
+    if stat is None:
+        if pinned.fd is not None and not _gone(pinned.fd):
+            return _hidden(pinned, here)
+        return None
+    state, block = _environ(pid, stat) if environ else (EnvironState.UNSUPPORTED, b"")
+    tag = read_tag(pid) if environ else None
+    inode = _inode(pinned.fd)
+    if pinned.fd is not None:
+        exited_ = exited(pinned)
+        if exited_ and _gone(pinned.fd):
+            return None
+    else:
+        exited_ = stat.state in "ZX" and stat.threads <= 1
+        again = _stat(pid)
+        if again is None or again.start_ticks != stat.start_ticks:
+            return None
+    if pinned.start_ticks == -1:
+        pinned.start_ticks = stat.start_ticks
+    return Sighting(
+        facts=here,
+        pid=pid,
+        start_ticks=stat.start_ticks,
+        inode=inode,
+        exited=exited_,
+        ppid=stat.ppid,
+        pgid=stat.pgid,
+        session=stat.session,
+        state=stat.state,
+        threads=stat.threads,
+        environ_state=state,
+        environ=block,
+        tag=tag,
+    )
+
+
+def _hidden(pinned: Pinned, here: HostFacts) -> Sighting:
+    """Return what can be said of a process that exists and that procfs does not show."""
+    return Sighting(
+        facts=here,
+        pid=pinned.pid,
+        start_ticks=pinned.start_ticks,
+        inode=_inode(pinned.fd),
+        exited=exited(pinned),
+        ppid=0,
+        pgid=group_of(pinned.pid) or 0,
+        session=0,
+        state="?",
+        threads=1,
+        environ_state=EnvironState.HIDDEN,
+        tag=read_tag(pinned.pid),
+    )
+
+
+def exited(pinned: Pinned) -> bool:
+    """Say whether it has exited, reaped or not. Source: pidfd_open(2), "poll"."""
+    if pinned.fd is not None:
+        poller = select.poll()
+        poller.register(pinned.fd, select.POLLIN)
+        # Ready when the whole thread group has exited, which a leader in state Z has not always.
+        return bool(poller.poll(0))
+    stat = _stat(pinned.pid)
+    if stat is None or stat.start_ticks != pinned.start_ticks:
+        return True
+    return stat.state in "ZX" and stat.threads <= 1
+
+
+def exit_fd(pinned: Pinned) -> int | None:
+    """Return the pidfd; None without one."""
+    return pinned.fd
+
+
+def _stat(pid: int) -> Stat | None:
+    """Read ``/proc/PID/stat``; None when there is no such process (or it is hidden)."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        _require_procfs()
+        return None
+    except PermissionError:
+        return None
+    except OSError as err:
+        raise LookFailed(f"process {pid}", os.strerror(err.errno or 0)) from err
+    try:
+        return parse_stat(os.read(fd, _STAT_BYTES))
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def stat_of(pid: int) -> Stat | None:
+    """Return the stat line of `pid` as values, or None when it is gone or hidden."""
+    return _stat(pid) if signalable_pid(pid) is not None else None
+
+
+def start_ticks_of(pid: int) -> int | None:
+    """Return field 22 of ``/proc/PID/stat``: clock ticks since boot. Source: proc_pid_stat(5)."""
+    stat = _stat(pid)
+    return None if stat is None else stat.start_ticks
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the parent's pid; 0 for a process whose parent is outside our pid namespace."""
+    stat = _stat(pid)
+    return None if stat is None else stat.ppid
+
+
+def _environ(pid: int, stat: Stat) -> tuple[EnvironState, bytes]:
+    """Read the environment block, given the stat line read just before."""
+    if stat.flags & _PF_KTHREAD:
+        return EnvironState.DESTROYED, b""
+    try:
+        block = _read_environ(f"/proc/{pid}/environ")
+    except PermissionError:
+        return EnvironState.DENIED, b""
+    except FileNotFoundError:
+        return EnvironState.HIDDEN, b""
+    except ProcessLookupError:
+        # A leader whose main thread has ended has no memory of its own any more; its threads do.
+        return _environ_of_threads(pid)
+    except OSError:
+        return EnvironState.SETTLING, b""
+    if stat.flags & _PF_FORKNOEXEC:
+        return EnvironState.PARENTS, block
+    if b"=" in block:
+        return EnvironState.READABLE, block
+    # Nothing in it. Either the new image is not in place yet, or it was started so, or wiped.
+    # env_end tells: zero as long as there is no image, and the same twice when nothing moves.
+    again = _stat(pid)
+    if again is None or stat.env_end is None:
+        return EnvironState.SETTLING, b""
+    if again.env_end != stat.env_end or stat.env_end == 0:
+        return EnvironState.SETTLING, b""
+    return EnvironState.DESTROYED, block
+
+
+def _environ_of_threads(pid: int) -> tuple[EnvironState, bytes]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return EnvironState.SETTLING, b""
+    for thread in threads:
+        if thread == str(pid):
+            continue
+        try:
+            block = _read_environ(f"/proc/{pid}/task/{thread}/environ")
+        except OSError:
+            continue
+        return (EnvironState.READABLE if b"=" in block else EnvironState.DESTROYED), block
+    return EnvironState.SETTLING, b""
+
+
+def _read_environ(path: str) -> bytes:
+    # Never kept across an exec: an open descriptor stays bound to the old image.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        block = os.read(fd, _FIRST_READ_BYTES)
+        if len(block) < _FIRST_READ_BYTES:
+            return block
+        parts = [block]
+        while block := os.read(fd, _FIRST_READ_BYTES):
+            parts.append(block)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def own_environ() -> bytes | None:
+    """Return our own block as the kernel shows it to others; None when it does not."""
+    try:
+        return _read_environ("/proc/self/environ")
+    except OSError:
+        return None
+
+
+def read_tag(pid: int) -> int | None:
+    """Return the soft value that may hold a tag; None when it may not be read. Source: prlimit(2)."""
+    try:
+        return resource.prlimit(pid, TAG_RESOURCE)[0]
+    except (OSError, ValueError):
+        return None
+
+
+def tag_possible(value: int) -> bool:
+    """Say whether our own hard limit leaves room for the tag `value`."""
+    hard = resource.getrlimit(TAG_RESOURCE)[1]
+    return is_tag(value) and (hard == resource.RLIM_INFINITY or hard >= value)
+
+
+def _inode(fd: int | None) -> int | None:
+    if fd is None or not _inodes_differ():
+        return None
+    return os.fstat(fd).st_ino
+
+
+@lru_cache(maxsize=1)
+def _inodes_differ() -> bool:
+    """Detect pidfs: before 6.9 all pidfds share one anonymous inode, so equal would prove nothing."""
+    pids = [os.getpid(), os.getppid()]
+    try:
+        fds = [os.pidfd_open(pid) for pid in pids if pid > 0]
+    except OSError:
+        return False
+    try:
+        if len(fds) == 2:
+            return os.fstat(fds[0]).st_ino != os.fstat(fds[1]).st_ino
+        # Our parent is outside our namespace: pidfs has a file system type of its own.
+        return _file_system_type(fds[0]) == _PIDFS_MAGIC
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+_PIDFS_MAGIC: Final = 0x50494446
+
+
+def _file_system_type(fd: int) -> int:
+    """Return ``f_type`` of fstatfs(2), which `os.statvfs` leaves out."""
+    import ctypes
+
+    buffer = ctypes.create_string_buffer(256)
+    if ctypes.CDLL(None, use_errno=True).fstatfs(fd, buffer) != 0:
+        return 0
+    return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
+
+
+_facts: tuple[int, HostFacts] | None = None
+
+
+def facts() -> HostFacts:
+    """Return host, boot and pid namespace; see `ProcessControl.facts`."""
+    global _facts
+    me = os.getpid()
+    # A fork after unshare(CLONE_NEWPID) is in another namespace than its parent.
+    if _facts is None or _facts[0] != me:
+        _require_procfs()
+        try:
+            namespace = os.stat("/proc/self/ns/pid").st_ino
+            boot = _first_line("/proc/sys/kernel/random/boot_id")
+        except OSError as err:
+            raise LookFailed("this host", f"{err.filename}: {os.strerror(err.errno or 0)}") from err
+        _facts = (me, HostFacts(_host_id(), boot, namespace))
+    return _facts[1]
+
+
+def _host_id() -> str:
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            if line := _first_line(path):
+                return line
+        except OSError:
+            continue
+    # A container image may have none; the boot id still tells hosts apart while they run.
+    return os.uname().nodename
+
+
+def _first_line(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline().strip()
+
+
+def _require_procfs() -> None:
+    """Refuse to read numbers out of a procfs that is missing, or that shows another pid namespace.
+
+    Raises:
+        LookFailed: ``/proc/self`` is not us.
+    """
+    try:
+        shown = os.readlink("/proc/self")
+    except OSError as err:
+        raise LookFailed("processes", "there is no procfs on /proc") from err
+    if shown != str(os.getpid()):
+        raise LookFailed("processes", "/proc shows another pid namespace; mount one of our own")
+
+
+def all_pids() -> list[int]:
+    """Return every pid procfs shows us, ascending."""
+    _require_procfs()
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the direct children of `pid`, zombies included; every thread's children count."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return found
+    except PermissionError:
+        return _children_by_stat(pid)
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found.extend(int(child) for child in file.read().split())
+        except FileNotFoundError:
+            # Without CONFIG_PROC_CHILDREN the kernel lists none; a thread that just ended has none.
+            if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+                return _children_by_stat(pid)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def _children_by_stat(pid: int) -> list[int]:
+    return [child for child in all_pids() if parent_of(child) == pid]
+
+
+def group_members(pgid: int) -> list[int]:
+    """Return the pids whose group is `pgid`, zombies included; getpgid(2) costs a tenth of a look at stat."""
+    members = []
+    for pid in all_pids():
+        try:
+            if os.getpgid(pid) == pgid:
+                members.append(pid)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return members
+
+
+def is_zombie(pid: int) -> bool:
+    """Say whether the process has exited and was not reaped. A leader whose threads go on has not exited."""
+    try:
+        stat = stat_of(pid)
+    except (LookFailed, TypeError):
+        return False
+    return stat is not None and stat.state == "Z" and stat.threads <= 1
+
+
+def command_line(pid: int) -> str:
+    """Return the command line for people: arguments joined by spaces, control characters escaped."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            raw = file.read(4096)
+        if not raw:
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                raw = b"[" + file.read(64).strip() + b"]"
+    except OSError:
+        return ""
+    words = raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else "\\x%02x" % ord(c) for c in words)
+
+
+def become_subreaper() -> bool:
+    """Have orphaned descendants fall to us; True when the kernel agreed. Source: prctl(2), Linux 3.4."""
+    import ctypes
+
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+@lru_cache(maxsize=1)
+def capabilities() -> Capabilities:
+    """Ask this kernel what it can do; see `ProcessControl.capabilities`."""
+    notes: list[str] = []
+    group = False
+    try:
+        fd = os.pidfd_open(os.getpid())
+    except OSError as err:
+        notes.append(f"no pidfd ({os.strerror(err.errno or 0)}): identities are compared right before each signal")
+    else:
+        group = posix.group_flag_works(fd)
+        os.close(fd)
+    inodes = _inodes_differ()
+    if not inodes:
+        notes.append("pidfds have no inodes of their own (they do from Linux 6.9): mark and tag must decide")
+    hard = resource.getrlimit(TAG_RESOURCE)[1]
+    tag = hard == resource.RLIM_INFINITY
+    if not tag:
+        notes.append("a finite hard limit on RLIMIT_RTTIME leaves no room for the tag")
+    from birthmark.platforms.launch import native_available
+
+    return Capabilities(
+        platform="linux",
+        pidfd=not _pidfd_missing(),
+        pidfs_inode=inodes,
+        group_signal=group,
+        environ=own_environ() is not None,
+        tag=tag,
+        parent_death=True,
+        subreaper=True,
+        sock_diag=True,
+        native_spawner=native_available(),
+        notes=tuple(notes),
+    )
+
+
+def _pidfd_missing() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return True
+    return False

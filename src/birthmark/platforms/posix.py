@@ -1,0 +1,210 @@
+"""What all POSIX systems share, and the one function through which a signal leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import Final
+
+from birthmark.core.outcomes import Basis, Delivery, Scope, SignalRecord, Warrant, signal_name
+from birthmark.core.parsers import signalable_pid
+from birthmark.errors import NotPermitted, NotSignalable, SignalFailed
+from birthmark.platforms import contract
+from birthmark.platforms.contract import Pinned
+
+PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
+
+# A stopped process cannot act on a signal that asks it to leave (all but KILL stay pending).
+_ASKS_TO_LEAVE: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+
+_ancestry: tuple[int, frozenset[int]] = (0, frozenset())
+_group_flag: bool | None = None
+
+
+def deliver(target: Pinned, sig: int, warrant: Warrant, *, group: bool = False) -> Delivery:
+    """Send one signal to a pinned process, or to the group it leads. No other function signals.
+
+    Never signalled: pid 0 and below, pid 1 unless proven, ourselves, our ancestors, our own
+    group as a group, and whatever the warrant does not cover. A signal that asks to leave is
+    followed by CONT.
+
+    Returns:
+        SENT, or GONE when nothing was left to receive it.
+
+    Raises:
+        NotSignalable: A rule above holds.
+        NotPermitted: The kernel says it is another's.
+        SignalFailed: Any other errno.
+    """
+    scope = Scope.GROUP if group else Scope.PROCESS
+    refusal = _refusal(target, warrant, group=group)
+    if refusal is not None:
+        _record(target, sig, scope, warrant, Delivery.REFUSED, refusal)
+        raise NotSignalable(target.pid, refusal)
+    try:
+        _send(target, sig, group)
+    except ProcessLookupError:
+        _record(target, sig, scope, warrant, Delivery.GONE)
+        return Delivery.GONE
+    except PermissionError as err:
+        # It exists and is not ours to signal. It never means that it is gone.
+        _record(target, sig, scope, warrant, Delivery.NOT_PERMITTED)
+        raise NotPermitted(target.pid, f"send {signal_name(sig)} to", err.errno) from err
+    except OSError as err:
+        _record(target, sig, scope, warrant, Delivery.REFUSED, os.strerror(err.errno or 0))
+        raise SignalFailed(target.pid, signal_name(sig), err.errno or 0) from err
+    if sig in _ASKS_TO_LEAVE:
+        # It may have left at once, or changed its credentials in the meantime: the request arrived.
+        with suppress(ProcessLookupError, PermissionError):
+            _send(target, signal.SIGCONT, group)
+    _record(target, sig, scope, warrant, Delivery.SENT)
+    return Delivery.SENT
+
+
+def _send(target: Pinned, sig: int, group: bool) -> None:
+    """Make the system call, through the pidfd where there is one."""
+    global _group_flag
+    if target.fd is not None:
+        if not group:
+            signal.pidfd_send_signal(target.fd, sig)
+            return
+        if _group_flag is not False:
+            try:
+                signal.pidfd_send_signal(target.fd, sig, None, PIDFD_SIGNAL_PROCESS_GROUP)
+                _group_flag = True
+                return
+            except OSError as err:
+                if err.errno != errno.EINVAL:
+                    raise
+                # Linux before 6.9 does not know the flag.
+                _group_flag = False
+    # By number: while the process it was pinned as is there, even unreaped, nobody else can be
+    # given the number. The gap between this look and the call is what a pidfd closes.
+    if not _still_there(target):
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    if group:
+        os.killpg(target.pid, sig)
+    else:
+        os.kill(target.pid, sig)
+
+
+def _still_there(target: Pinned) -> bool:
+    from birthmark.platforms import load
+
+    return load().start_ticks_of(target.pid) == target.start_ticks
+
+
+def _refusal(target: Pinned, warrant: Warrant, *, group: bool) -> str | None:
+    """Return the rule that forbids this signal, or None."""
+    pid = target.pid
+    if signalable_pid(pid) is None:
+        return "no process has such a pid"
+    if pid == os.getpid():
+        return "it is ourselves"
+    if pid == 1 and warrant.basis is not Basis.PROOF:
+        return "pid 1 is signalled only when proven ours"
+    if pid in _ancestors():
+        # The number may have been given away since the chain was read.
+        refresh_ancestors()
+        if pid in _ancestors():
+            return "it is an ancestor of ours"
+    if group:
+        if pid == os.getpgrp():
+            return "it is our own process group"
+        if any(group_of(ancestor) == pid for ancestor in _ancestors()):
+            return "an ancestor of ours is in that group"
+    if not warrant.covers(pid):
+        return "it is not proven ours" if warrant.proof is None else f"it is not proven ours: {warrant.proof}"
+    if warrant.basis is Basis.CHILD or warrant.basis is Basis.DESCENT:
+        from birthmark.platforms import load
+
+        platform = load()
+        if warrant.basis is Basis.CHILD and not platform.is_our_child(pid):
+            return "it is not our unreaped child"
+        if warrant.basis is Basis.DESCENT and platform.parent_of(pid) != warrant.parent:
+            return "its parent is not the one it was found under"
+    return None
+
+
+def _ancestors() -> frozenset[int]:
+    """Return our ancestors' pids.
+
+    The chain is read once: a dead ancestor is replaced by another that was in the chain
+    already (a subreaper, or init). What it holds too much, a fresh walk takes out.
+    """
+    global _ancestry
+    me = os.getpid()
+    if _ancestry[0] != me:
+        _ancestry = (me, _walk_up(me))
+    return _ancestry[1]
+
+
+def refresh_ancestors() -> None:
+    """Forget the chain of ancestors, so that the next signal walks it anew."""
+    global _ancestry
+    _ancestry = (0, frozenset())
+
+
+def _walk_up(pid: int) -> frozenset[int]:
+    from birthmark.platforms import load
+
+    platform = load()
+    chain: set[int] = set()
+    parent: int | None = os.getppid()
+    while parent and parent not in chain:
+        chain.add(parent)
+        parent = platform.parent_of(parent)
+    return frozenset(chain)
+
+
+def _record(
+    target: Pinned, sig: int, scope: Scope, warrant: Warrant, result: Delivery, detail: str = ""
+) -> None:
+    for sink in contract.sinks():
+        sink(
+            SignalRecord(
+                pid=target.pid,
+                signal=sig,
+                scope=scope,
+                basis=warrant.basis,
+                asked_by=warrant.asked_by,
+                result=result,
+                detail=detail,
+            )
+        )
+
+
+def group_flag_works(fd: int) -> bool:
+    """Say whether this kernel knows the process-group flag, asked with signal 0 on a pidfd of ours."""
+    global _group_flag
+    if _group_flag is None:
+        try:
+            signal.pidfd_send_signal(fd, 0, None, PIDFD_SIGNAL_PROCESS_GROUP)
+            _group_flag = True
+        except OSError as err:
+            _group_flag = err.errno not in (errno.EINVAL, errno.ENOSYS)
+    return _group_flag
+
+
+def group_of(pid: int) -> int | None:
+    """Return the process group of `pid`, zombies included; None when it is gone or no pid at all."""
+    if signalable_pid(pid) is None:
+        return None
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+if sys.platform != "win32":
+
+    def is_our_child(pid: int) -> bool:
+        """Say whether `pid` is our child, unreaped. Nothing is reaped by asking: WNOWAIT."""
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except (ChildProcessError, ProcessLookupError):
+            return False
+        return True
