@@ -1,0 +1,108 @@
+"""Who may signal, and who may look at the kernel. Read from the source, not run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Final
+
+from tests.architecture.reading import PACKAGE, ROOT, Module, docstrings, functions, modules
+
+SIGNALLING: Final = {"kill", "killpg", "pidfd_send_signal", "TerminateProcess", "TerminateJobObject"}
+"""Names that signal a process by number or descriptor, whoever provides them: os, signal, a C library."""
+BY_OBJECT: Final = {"send_signal", "terminate"}
+"""Methods of process objects (subprocess, psutil, asyncio) that signal; `kill` is in the first set."""
+KERNEL: Final = {"waitid", "pidfd_open", *SIGNALLING}
+KERNEL_FILES: Final = ("/proc/", "cgroup.kill")
+
+DOORS: Final = {
+    "birthmark.platforms.posix": "deliver",
+    "birthmark.platforms.windows": "deliver",
+}
+"""The one function that signals, once for each family of systems."""
+
+
+def signals(module: Module) -> list[tuple[str, str]]:
+    """Return (function, place) of everything in the module that signals or could be called to."""
+    found = []
+    for function, node in functions(module):
+        name = ""
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+        elif isinstance(node, ast.ImportFrom) and node.module in ("os", "signal", "_signal", "posix"):
+            name = next((alias.name for alias in node.names if alias.name in SIGNALLING), "")
+        if name in SIGNALLING | BY_OBJECT:
+            found.append((function, f"{module.at(node)}: {name}"))
+    return found
+
+
+def test_one_function_signals() -> None:
+    wrong = [
+        place
+        for module in modules()
+        for function, place in signals(module)
+        if function.split(".")[0] != DOORS.get(module.name)
+    ]
+    assert wrong == []
+
+
+def test_the_one_function_is_there_and_signals() -> None:
+    """Otherwise the test above would pass on a tree in which nothing is found at all."""
+    posix = next(module for module in modules() if module.name == "birthmark.platforms.posix")
+    assert {function.split(".")[0] for function, _ in signals(posix)} == {"deliver"}
+
+
+def test_the_native_spawner_signals_nobody() -> None:
+    call = re.compile(r"\b(kill|killpg|tgkill|tkill|sigqueue|pidfd_send_signal|SYS_\w*kill)\b\s*\(?")
+    comment = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found.group()}"
+        for path in PACKAGE.rglob("*.[ch]")
+        for found in call.finditer(comment.sub("", path.read_text()))
+    ]
+    assert wrong == []
+
+
+def test_only_platforms_speak_to_the_kernel_about_pids() -> None:
+    wrong = [
+        f"{module.at(node)}: {node.attr}"
+        for module in modules()
+        if module.room != "platforms"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and node.attr in KERNEL
+    ]
+    assert wrong == []
+
+
+def test_only_platforms_read_procfs() -> None:
+    wrong = []
+    for module in modules():
+        if module.room == "platforms":
+            continue
+        documentation = docstrings(module)
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Constant) or id(node) in documentation:
+                continue
+            text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+            if isinstance(text, str) and any(word in text for word in KERNEL_FILES):
+                wrong.append(f"{module.at(node)}: {text!r}")
+    assert wrong == []
+
+
+def test_nothing_is_ended_by_name_or_through_a_shell() -> None:
+    words = re.compile(r"\b(p" + r"kill|kill" + r"all|os\.system|os\.popen)\b")
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found.group()}"
+        for folder in ("src", "workshop", "benchmarks", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+        for found in words.finditer(path.read_text())
+    ]
+    wrong += [
+        f"{module.at(node)}: a shell"
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.keyword)
+        and node.arg == "shell"
+        and not (isinstance(node.value, ast.Constant) and node.value.value is False)
+    ]
+    assert wrong == []
