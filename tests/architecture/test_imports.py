@@ -31,7 +31,7 @@ MAY_IMPORT["platforms"] |= {"_native"}
 COMPUTES: Final = {
     "__future__", "abc", "base64", "bisect", "collections", "contextlib", "dataclasses", "datetime", "difflib", "enum",
     "functools", "graphlib", "hashlib", "heapq", "ipaddress", "itertools", "math", "operator", "re", "shlex",
-    "signal", "string", "struct", "types", "typing", "unicodedata", "uuid",
+    "signal", "string", "struct", "sys", "types", "typing", "unicodedata", "uuid",
 }  # fmt: skip
 """What core may use of the standard library: what computes. Time, files and processes arrive as arguments."""
 
@@ -73,6 +73,18 @@ def test_core_imports_only_what_computes() -> None:
         f"{each.where}: {each.target}"
         for each in imports()
         if each.module.room == "core" and each.top not in COMPUTES | {NAME}
+    ]
+    assert wrong == []
+
+
+def test_core_takes_only_constants_of_the_interpreter_from_sys() -> None:
+    wrong = [
+        f"{module.at(node)}: sys.{node.attr}"
+        for module in modules()
+        if module.room == "core"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "sys"
+        if node.attr not in ("byteorder", "maxsize")
     ]
     assert wrong == []
 
