@@ -16,7 +16,7 @@ from birthmark.core.parsers import Stat, parse_stat, signalable_pid
 from birthmark.errors import LookFailed, ProcessGone
 from birthmark.platforms import posix
 from birthmark.platforms.contract import Capabilities, Pinned
-from birthmark.platforms.posix import deliver, group_of, is_our_child
+from birthmark.platforms.posix import deliver, group_of, is_our_child, reap
 
 __all__ = [
     "adopt_pidfd",
@@ -38,6 +38,7 @@ __all__ = [
     "parent_of",
     "pin",
     "read_tag",
+    "reap",
     "start_ticks_of",
     "stat_of",
 ]
@@ -493,7 +494,7 @@ def capabilities() -> Capabilities:
     tag = hard == resource.RLIM_INFINITY
     if not tag:
         notes.append("a finite hard limit on RLIMIT_RTTIME leaves no room for the tag")
-    from birthmark.platforms.launch import native_available
+    from birthmark.platforms.launch import why_pure
 
     return Capabilities(
         platform="linux",
@@ -505,7 +506,7 @@ def capabilities() -> Capabilities:
         parent_death=True,
         subreaper=True,
         sock_diag=True,
-        native_spawner=native_available(),
+        native_spawner=why_pure() is None,
         notes=tuple(notes),
     )
 
