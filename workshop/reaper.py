@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     code = wait_for(child, chosen.within)
     survivors = [describe(pid) for pid in settle()]
     if survivors:
-        print(f"\nFAILED: processes left behind by the pass:", *survivors, sep="\n  ", flush=True)
+        print("\nFAILED: processes left behind by the pass:", *survivors, sep="\n  ", flush=True)
         end_all()
     return code or int(bool(survivors))
 
