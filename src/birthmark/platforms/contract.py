@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 from birthmark.core.identity import HostFacts, Sighting
-from birthmark.core.outcomes import Delivery, SignalRecord, Warrant
+from birthmark.core.outcomes import Delivery, ExitStatus, SignalRecord, Warrant
 
 
 class Pinned:
@@ -150,6 +150,10 @@ class ProcessControl(Protocol):
 
     def is_our_child(self, pid: int) -> bool:
         """Say whether `pid` is our child, unreaped. Nothing is reaped by asking."""
+        ...
+
+    def reap(self, pid: int) -> ExitStatus | None:
+        """Collect the exit status of our child, which frees its number; None while it lives."""
         ...
 
     def own_environ(self) -> bytes | None:

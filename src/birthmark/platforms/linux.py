@@ -36,6 +36,7 @@ __all__ = [
     "observe",
     "own_environ",
     "parent_of",
+    "peek_environ",
     "pin",
     "read_tag",
     "reap",
@@ -289,6 +290,20 @@ def _read_environ(path: str) -> bytes:
         while block := os.read(fd, _FIRST_READ_BYTES):
             parts.append(block)
         return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def peek_environ(pid: int) -> bytes:
+    """Return the first 32 KiB of a process's environment, or nothing; the mark stands at its start."""
+    try:
+        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _FIRST_READ_BYTES)
+    except OSError:
+        return b""
     finally:
         os.close(fd)
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from birthmark.core.outcomes import Basis, Delivery, Scope, SignalRecord, Warrant, signal_name
+from birthmark.core.outcomes import Basis, Delivery, ExitStatus, Scope, SignalRecord, Warrant, signal_name
 from birthmark.core.parsers import signalable_pid
 from birthmark.errors import NotPermitted, NotSignalable, SignalFailed
 from birthmark.platforms import contract
@@ -208,3 +208,28 @@ if sys.platform != "win32":
         except (ChildProcessError, ProcessLookupError):
             return False
         return True
+
+    def reap(pid: int) -> ExitStatus | None:
+        """Collect the exit status of our child `pid`, which frees its number; None while it lives.
+
+        Exactly one owner does this, after the set has been dealt with. When somebody else was
+        faster (SIGCHLD ignored in the host, a waitpid elsewhere) the status is unknown.
+        """
+        try:
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+        except (ChildProcessError, ProcessLookupError):
+            return ExitStatus()
+        return None if found is None else _status(found.si_code, found.si_status)
+
+    def peek(pid: int) -> ExitStatus | None:
+        """Return the exit status of our child `pid` and leave it unreaped; None while it lives."""
+        try:
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except (ChildProcessError, ProcessLookupError):
+            return ExitStatus()
+        return None if found is None else _status(found.si_code, found.si_status)
+
+    def _status(code: int, status: int) -> ExitStatus:
+        if code == os.CLD_EXITED:
+            return ExitStatus(code=status)
+        return ExitStatus(signal=status, core_dumped=code == os.CLD_DUMPED)

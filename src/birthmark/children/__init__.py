@@ -1,0 +1,1 @@
+"""Children: spawn them marked, say who they are, stop them."""
