@@ -1,0 +1,1 @@
+"""The memory: what an installation knows between runs."""
