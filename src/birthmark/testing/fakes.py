@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from birthmark.core.identity import EnvironState, HostFacts, Identity, Sighting
-from birthmark.core.markers import ChildKind, entry, mark_entries, tag_of
+from birthmark.core.markers import ChildKind, entry, is_tag, mark_entries, tag_of
 from birthmark.core.outcomes import Basis, Delivery, ExitStatus, Scope, SignalRecord, Warrant
 from birthmark.core.parsers import signalable_pid
 from birthmark.core.service import BirthId, InstallationId, ServiceName, service_name
@@ -62,7 +62,7 @@ class FakeProcess:
     permitted: bool = True
     unkillable: bool = False
     ignores: set[int] = field(default_factory=set)
-    on_signal: Callable[[FakeProcess, int], None] | None = None
+    on_signal: Callable[[FakeProcess, int], object] | None = None
     status: ExitStatus | None = None
     reaped: bool = False
     _watch: tuple[int, int] | None = None
@@ -190,6 +190,14 @@ class FakeControl:
             command=parent.command if command is None else command,
         )
 
+    def process(self, pid: int) -> FakeProcess:
+        """Return the process with that number, zombies included.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return self._by_pid[pid]
+
     def exit(self, pid: int, status: ExitStatus | None = None) -> None:
         """Let a process exit: a zombie from now on, and its children fall to init, or to us as subreaper."""
         process = self._by_pid[pid]
@@ -204,24 +212,15 @@ class FakeControl:
         if process._watch is not None:
             os.write(process._watch[1], b"x")
 
-    def reap(self, pid: int) -> ExitStatus:
-        """Collect a zombie: its number is free from now on.
-
-        Raises:
-            ValueError: It has not exited.
-        """
-        process = self._by_pid[pid]
-        if process.status is None:
-            raise ValueError(f"process {pid} has not exited")
-        process.reaped = True
-        del self._by_pid[pid]
-        return process.status
+    def vanish(self, pid: int) -> None:
+        """Let a process exit, if it has not, and be reaped by whoever its parent is: its number is free."""
+        self.exit(pid)
+        self._by_pid.pop(pid).reaped = True
 
     def recycle(self, pid: int, *, same_tick: bool = True, **born: str) -> FakeProcess:
         """Let the process go altogether and a stranger be born under its number, within the same tick."""
         before = self._by_pid[pid]
-        self.exit(pid)
-        self.reap(pid)
+        self.vanish(pid)
         ticks = before.start_ticks if same_tick else before.start_ticks + 1
         return self.add(pid=pid, ppid=1, start_ticks=ticks, command=born.get("command", "stranger"))
 
@@ -325,6 +324,10 @@ class FakeControl:
         process = self._by_pid.get(pid)
         return None if process is None else process.pgid
 
+    def session_of(self, pid: int) -> int | None:
+        process = self._by_pid.get(pid)
+        return None if process is None else process.session
+
     def children_of(self, pid: int) -> list[int]:
         return sorted(each.pid for each in self._by_pid.values() if each.ppid == pid)
 
@@ -335,6 +338,14 @@ class FakeControl:
     def all_pids(self) -> list[int]:
         self._require_sight()
         return sorted(self._by_pid)
+
+    def glance(self, pid: int) -> tuple[int | None, bytes]:
+        process = self._by_pid.get(pid)
+        if process is None or self.blind:
+            return None, b""
+        if process.tag is not None and is_tag(process.tag):
+            return process.tag, b""
+        return None, self._sighting(process).environ
 
     def command_line(self, pid: int) -> str:
         process = self._by_pid.get(pid)
@@ -347,6 +358,15 @@ class FakeControl:
     def is_our_child(self, pid: int) -> bool:
         process = self._by_pid.get(pid)
         return process is not None and process.ppid == self.own.pid
+
+    def reap(self, pid: int) -> ExitStatus | None:
+        status = self.peek(pid)
+        if status is not None and self.is_our_child(pid):
+            self._by_pid.pop(pid).reaped = True
+        return status
+
+    def peek(self, pid: int) -> ExitStatus | None:
+        return self._by_pid[pid].status if self.is_our_child(pid) else ExitStatus()
 
     def own_environ(self) -> bytes | None:
         return None if self.blind else self.own.environ

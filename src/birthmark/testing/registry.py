@@ -135,7 +135,8 @@ class MemoryRegistry:
         """Return the `last` births of a service, newest first."""
         with self._using(None):
             found = [record for record in self._births.values() if record.service == service]
-            return sorted(found[::-1], key=lambda record: record.intended_at, reverse=True)[:last]
+            found.reverse()
+            return sorted(found, key=lambda record: record.intended_at, reverse=True)[:last]
 
     def lease_port(self, port: int, service: ServiceName, at: datetime, *, epoch: int) -> None:
         """Hold a port for a service; see `Registry.lease_port`."""
