@@ -153,7 +153,9 @@ class ChildrenAlive(SupervisionError):
 class StopTimedOut(SupervisionError):
     """Something still lives after the last rung; `survivors` are its pids, `tried` what was sent."""
 
-    def __init__(self, pid: int, survivors: Sequence[int], tried: str, receipt: Receipt | None = None) -> None:
+    def __init__(
+        self, pid: int, survivors: Sequence[int], tried: str, receipt: Receipt | None = None
+    ) -> None:
         super().__init__(pid, survivors, tried, receipt)
         self.pid, self.survivors, self.tried, self.receipt = pid, tuple(survivors), tried, receipt
 
@@ -227,7 +229,12 @@ class ConfigError(SupervisionError):
     """
 
     def __init__(
-        self, source: str, problem: str, line: int | None = None, key: str | None = None, hint: str | None = None
+        self,
+        source: str,
+        problem: str,
+        line: int | None = None,
+        key: str | None = None,
+        hint: str | None = None,
     ) -> None:
         super().__init__(source, problem, line, key, hint)
         self.source, self.problem, self.line, self.key, self.hint = source, problem, line, key, hint

@@ -146,7 +146,10 @@ class Command:
             prefix = os.fsencode(PREFIX)
             rest = [name + b"=" + value for name, value in os.environb.items() if not name.startswith(prefix)]
         else:
-            rest = [os.fsencode(f"{n}={v}") for n, v in scrub(dict(os.environ) if self.env is None else self.env).items()]
+            rest = [
+                os.fsencode(f"{n}={v}")
+                for n, v in scrub(dict(os.environ) if self.env is None else self.env).items()
+            ]
         return (*marks, *rest)
 
     def resolve(self) -> str:

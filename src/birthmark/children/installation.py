@@ -158,7 +158,9 @@ def _write(path: Path, record: dict[str, object]) -> None:
         os.rename(draft, path)
     except OSError as err:
         draft.unlink(missing_ok=True)
-        raise InstallationBroken(str(path), f"the installation's id cannot be written: {err.strerror}") from err
+        raise InstallationBroken(
+            str(path), f"the installation's id cannot be written: {err.strerror}"
+        ) from err
 
 
 class _locked:  # noqa: N801 - reads as a verb where it is used

@@ -201,14 +201,10 @@ def may_carry(pid: int) -> bool:
     """Say whether a closer look pays: it has a tag, or an environment we may read with a mark in it."""
     import os
 
-    from birthmark.platforms import linux
-
     if pid == os.getpid():
         return False
-    tag = linux.read_tag(pid)
-    if tag is not None and is_tag(tag):
-        return True
-    return b"BIRTHMARK_BIRTH=" in linux.peek_environ(pid)
+    tag, start = load().glance(pid)
+    return tag is not None or b"BIRTHMARK_BIRTH=" in start
 
 
 def claim_of(

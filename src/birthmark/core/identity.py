@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from birthmark.core.markers import ChildKind, Mark, is_tag, read_mark, tag_of
-from birthmark.core.service import BirthId, InstallationId, ServiceName, birth_id, installation_id, service_name
+from birthmark.core.service import (
+    BirthId,
+    InstallationId,
+    ServiceName,
+    birth_id,
+    installation_id,
+    service_name,
+)
 
 __all__ = [
     "EnvironState",
@@ -299,7 +306,9 @@ class Proof:
     @property
     def transient(self) -> bool:
         """Whether the process is inside an exec, so that looking again may tell more."""
-        return self.verdict is Verdict.UNKNOWN and any(e.reason is Reason.ENVIRON_SETTLING for e in self.evidence)
+        return self.verdict is Verdict.UNKNOWN and any(
+            e.reason is Reason.ENVIRON_SETTLING for e in self.evidence
+        )
 
     def with_evidence(self, extra: Iterable[Evidence]) -> Proof:
         """Return the proof with more evidence behind the deciding one."""

@@ -124,6 +124,10 @@ class ProcessControl(Protocol):
         """Return the direct children of `pid`, zombies included."""
         ...
 
+    def group_lives(self, leader: Pinned) -> bool:
+        """Say whether the group `leader` led still owns its number: it has a member, or the leader is unreaped."""
+        ...
+
     def group_members(self, pgid: int) -> list[int]:
         """Return the pids whose group is `pgid`, zombies included.
 
@@ -137,6 +141,17 @@ class ProcessControl(Protocol):
 
         Raises:
             LookFailed: The processes cannot be listed.
+        """
+        ...
+
+    def session_of(self, pid: int) -> int | None:
+        """Return the session of `pid`, zombies included; None when gone or not known here."""
+        ...
+
+    def glance(self, pid: int) -> tuple[int | None, bytes]:
+        """Return a process's tag, and unless it has one the start of its environment, as cheaply as can be.
+
+        For sweeps that ask whether a closer look pays; nothing is proven by it. (None, b"") means no.
         """
         ...
 
@@ -160,9 +175,7 @@ class ProcessControl(Protocol):
         """Return this process's environment block as the kernel shows it to others; None: not shown."""
         ...
 
-    def deliver(
-        self, target: Pinned, sig: int, warrant: Warrant, *, group: bool = False
-    ) -> Delivery:
+    def deliver(self, target: Pinned, sig: int, warrant: Warrant, *, group: bool = False) -> Delivery:
         """Send one signal to a pinned process, or with `group` to the group it leads.
 
         Returns:

@@ -16,7 +16,7 @@ from birthmark.core.parsers import Stat, parse_stat, signalable_pid
 from birthmark.errors import LookFailed, ProcessGone
 from birthmark.platforms import posix
 from birthmark.platforms.contract import Capabilities, Pinned
-from birthmark.platforms.posix import deliver, group_of, is_our_child, reap
+from birthmark.platforms.posix import deliver, group_lives, group_of, is_our_child, reap
 
 __all__ = [
     "adopt_pidfd",
@@ -29,6 +29,8 @@ __all__ = [
     "exit_fd",
     "exited",
     "facts",
+    "glance",
+    "group_lives",
     "group_members",
     "group_of",
     "is_our_child",
@@ -36,10 +38,10 @@ __all__ = [
     "observe",
     "own_environ",
     "parent_of",
-    "peek_environ",
     "pin",
     "read_tag",
     "reap",
+    "session_of",
     "start_ticks_of",
     "stat_of",
 ]
@@ -74,10 +76,11 @@ def pin(pid: int) -> Pinned:
         ticks = -1
     if ticks is None:
         if fd is not None:
-            if not _gone(fd):
+            hidden = Pinned(pid, fd, -1)
+            if not posix.reaped(hidden):
                 # hidepid: it is there, and procfs does not show it.
-                return Pinned(pid, fd, -1)
-            os.close(fd)
+                return hidden
+            hidden.close()
         raise ProcessGone(pid)
     return Pinned(pid, fd, ticks)
 
@@ -107,19 +110,6 @@ def _open_pidfd(pid: int) -> int | None:
         raise LookFailed(f"process {pid}", os.strerror(err.errno or 0)) from err
 
 
-def _gone(fd: int) -> bool:
-    """Say whether a pidfd's process was reaped: signal 0 reaches zombies, and nothing after them."""
-    import signal
-
-    try:
-        signal.pidfd_send_signal(fd, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
     """Look once at a pinned process; see `ProcessControl.observe`."""
     pid = pinned.pid
@@ -128,7 +118,7 @@ def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
     # is the parent's; and the descriptor last, since only then do we know whom we have read.
     stat = _stat(pid)
     if stat is None:
-        if pinned.fd is not None and not _gone(pinned.fd):
+        if pinned.fd is not None and not posix.reaped(pinned):
             return _hidden(pinned, here)
         return None
     state, block = _environ(pid, stat) if environ else (EnvironState.UNSUPPORTED, b"")
@@ -136,7 +126,7 @@ def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
     inode = _inode(pinned.fd)
     if pinned.fd is not None:
         exited_ = exited(pinned)
-        if exited_ and _gone(pinned.fd):
+        if exited_ and posix.reaped(pinned):
             return None
     else:
         exited_ = stat.state in "ZX" and stat.threads <= 1
@@ -294,16 +284,19 @@ def _read_environ(path: str) -> bytes:
         os.close(fd)
 
 
-def peek_environ(pid: int) -> bytes:
-    """Return the first 32 KiB of a process's environment, or nothing; the mark stands at its start."""
+def glance(pid: int) -> tuple[int | None, bytes]:
+    """Return the tag's resource limit and the first 32 KiB of the environment; see `ProcessControl.glance`."""
+    tag = read_tag(pid)
+    if tag is not None and is_tag(tag):
+        return tag, b""
     try:
         fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return b""
+        return None, b""
     try:
-        return os.read(fd, _FIRST_READ_BYTES)
+        return None, os.read(fd, _FIRST_READ_BYTES)
     except OSError:
-        return b""
+        return None, b""
     finally:
         os.close(fd)
 
@@ -422,6 +415,14 @@ def all_pids() -> list[int]:
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
+def session_of(pid: int) -> int | None:
+    """Return the session of `pid`, zombies included. Source: getsid(2)."""
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
 def children_of(pid: int) -> list[int]:
     """Return the direct children of `pid`, zombies included; every thread's children count."""
     found: list[int] = []
@@ -480,7 +481,7 @@ def command_line(pid: int) -> str:
     except OSError:
         return ""
     words = raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else "\\x%02x" % ord(c) for c in words)
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in words)
 
 
 def become_subreaper() -> bool:
@@ -498,7 +499,9 @@ def capabilities() -> Capabilities:
     try:
         fd = os.pidfd_open(os.getpid())
     except OSError as err:
-        notes.append(f"no pidfd ({os.strerror(err.errno or 0)}): identities are compared right before each signal")
+        notes.append(
+            f"no pidfd ({os.strerror(err.errno or 0)}): identities are compared right before each signal"
+        )
     else:
         group = posix.group_flag_works(fd)
         os.close(fd)

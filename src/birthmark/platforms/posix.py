@@ -177,16 +177,36 @@ def _record(
         )
 
 
+def reaped(target: Pinned) -> bool:
+    """Say whether a pinned process was reaped: signal 0, which delivers nothing, reaches zombies too."""
+    return not _reaches(target, group=False)
+
+
+def group_lives(target: Pinned) -> bool:
+    """Say whether the group that `target` led has any member, zombies included.
+
+    While it has, its number belongs to it, even after the leader was reaped. Without a pidfd,
+    or before Linux 6.9, only an unreaped leader can vouch for the number.
+    """
+    return _reaches(target, group=True)
+
+
+def _reaches(target: Pinned, *, group: bool) -> bool:
+    try:
+        _send(target, 0, group)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        # Not permitted: it is there.
+        return True
+    return True
+
+
 def group_flag_works(fd: int) -> bool:
     """Say whether this kernel knows the process-group flag, asked with signal 0 on a pidfd of ours."""
-    global _group_flag
-    if _group_flag is None:
-        try:
-            signal.pidfd_send_signal(fd, 0, None, PIDFD_SIGNAL_PROCESS_GROUP)
-            _group_flag = True
-        except OSError as err:
-            _group_flag = err.errno not in (errno.EINVAL, errno.ENOSYS)
-    return _group_flag
+    with suppress(OSError):
+        _send(Pinned(os.getpid(), fd, 0), 0, True)
+    return bool(_group_flag)
 
 
 def group_of(pid: int) -> int | None:
