@@ -78,6 +78,9 @@ def _send(target: Pinned, sig: int, group: bool) -> None:
                 return
             except OSError as err:
                 if err.errno != errno.EINVAL:
+                    # ESRCH: it knows the flag, and the process leads no group. Anything else tells nothing.
+                    if err.errno == errno.ESRCH:
+                        _group_flag = True
                     raise
                 # Linux before 6.9 does not know the flag.
                 _group_flag = False
