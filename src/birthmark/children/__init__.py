@@ -1,283 +1,291 @@
 """Children: spawn them marked, say who they are, stop them.
 
-Every name of this module can also be had from `birthmark` itself.
+The public names of the module, wherever they are at home. `birthmark` offers the same.
 """
 
 from __future__ import annotations
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from birthmark import (
-        AGENT_NAME_ENV as AGENT_NAME_ENV,
-    )
-    from birthmark import (
-        API_SERVER_ENV as API_SERVER_ENV,
-    )
-    from birthmark import (
-        API_SERVER_SERVICE as API_SERVER_SERVICE,
-    )
-    from birthmark import (
-        MCP_SERVICE_ID_ENV as MCP_SERVICE_ID_ENV,
-    )
-    from birthmark import (
-        SUBPROCESS_MARKER_ENV as SUBPROCESS_MARKER_ENV,
-    )
-    from birthmark import (
-        ApiServerStamp as ApiServerStamp,
-    )
-    from birthmark import (
-        BirthId as BirthId,
-    )
-    from birthmark import (
-        Child as Child,
-    )
-    from birthmark import (
-        ChildKind as ChildKind,
-    )
-    from birthmark import (
-        ChildrenAlive as ChildrenAlive,
-    )
-    from birthmark import (
-        Command as Command,
-    )
-    from birthmark import (
-        ConfigError as ConfigError,
-    )
-    from birthmark import (
-        Evidence as Evidence,
-    )
-    from birthmark import (
-        ExitStatus as ExitStatus,
-    )
-    from birthmark import (
-        GaveUp as GaveUp,
-    )
-    from birthmark import (
-        Hurry as Hurry,
-    )
-    from birthmark import (
-        Identity as Identity,
-    )
-    from birthmark import (
-        IdentityMismatch as IdentityMismatch,
-    )
-    from birthmark import (
-        Installation as Installation,
-    )
-    from birthmark import (
-        InstallationBroken as InstallationBroken,
-    )
-    from birthmark import (
-        InstallationId as InstallationId,
-    )
-    from birthmark import (
-        InstallationLocked as InstallationLocked,
-    )
-    from birthmark import (
-        LookFailed as LookFailed,
-    )
-    from birthmark import (
-        NotOurs as NotOurs,
-    )
-    from birthmark import (
-        NotPermitted as NotPermitted,
-    )
-    from birthmark import (
-        NotRunning as NotRunning,
-    )
-    from birthmark import (
-        NotSignalable as NotSignalable,
-    )
-    from birthmark import (
-        NotTrusted as NotTrusted,
-    )
-    from birthmark import (
-        PortHeld as PortHeld,
-    )
-    from birthmark import (
-        ProcessGone as ProcessGone,
-    )
-    from birthmark import (
-        ProcessLiveness as ProcessLiveness,
-    )
-    from birthmark import (
-        Proof as Proof,
-    )
-    from birthmark import (
-        Reason as Reason,
-    )
-    from birthmark import (
-        Receipt as Receipt,
-    )
-    from birthmark import (
-        RecordConflict as RecordConflict,
-    )
-    from birthmark import (
-        RecordUndecodable as RecordUndecodable,
-    )
-    from birthmark import (
-        RegistryError as RegistryError,
-    )
-    from birthmark import (
-        RegistryUnavailable as RegistryUnavailable,
-    )
-    from birthmark import (
-        ServiceName as ServiceName,
-    )
-    from birthmark import (
-        Session as Session,
-    )
-    from birthmark import (
-        SignalFailed as SignalFailed,
-    )
-    from birthmark import (
-        Spawner as Spawner,
-    )
-    from birthmark import (
-        SpawnerClosed as SpawnerClosed,
-    )
-    from birthmark import (
-        SpawnFailed as SpawnFailed,
-    )
-    from birthmark import (
-        Stdio as Stdio,
-    )
-    from birthmark import (
-        StopOutcome as StopOutcome,
-    )
-    from birthmark import (
-        Stopped as Stopped,
-    )
-    from birthmark import (
-        StopPolicy as StopPolicy,
-    )
-    from birthmark import (
-        StopTimedOut as StopTimedOut,
-    )
-    from birthmark import (
-        SubprocessLiveness as SubprocessLiveness,
-    )
-    from birthmark import (
-        SupervisionError as SupervisionError,
-    )
-    from birthmark import (
-        SupervisorUnreachable as SupervisorUnreachable,
-    )
-    from birthmark import (
-        Termination as Termination,
-    )
-    from birthmark import (
-        UnknownService as UnknownService,
-    )
-    from birthmark import (
-        Unsupported as Unsupported,
-    )
-    from birthmark import (
-        Verdict as Verdict,
-    )
-    from birthmark import (
-        WorkerLost as WorkerLost,
-    )
-    from birthmark import (
-        api_server_service as api_server_service,
-    )
-    from birthmark import (
-        environ_from_procargs2 as environ_from_procargs2,
-    )
-    from birthmark import (
-        environ_has_entries as environ_has_entries,
-    )
-    from birthmark import (
-        environ_identifies_api_server as environ_identifies_api_server,
-    )
-    from birthmark import (
-        environ_identifies_child as environ_identifies_child,
-    )
-    from birthmark import (
-        exit_status as exit_status,
-    )
-    from birthmark import (
-        find_carriers as find_carriers,
-    )
-    from birthmark import (
-        identity_verification_supported as identity_verification_supported,
-    )
-    from birthmark import (
-        is_running as is_running,
-    )
-    from birthmark import (
-        is_zombie as is_zombie,
-    )
-    from birthmark import (
-        live_pid_is_subprocess as live_pid_is_subprocess,
-    )
-    from birthmark import (
-        mark_child as mark_child,
-    )
-    from birthmark import (
-        new_birth as new_birth,
-    )
-    from birthmark import (
-        open_installation as open_installation,
-    )
-    from birthmark import (
-        owns as owns,
-    )
-    from birthmark import (
-        parse_lsof_pids as parse_lsof_pids,
-    )
-    from birthmark import (
-        parse_netstat_listeners as parse_netstat_listeners,
-    )
-    from birthmark import (
-        pids_listening_on as pids_listening_on,
-    )
-    from birthmark import (
-        place_in_own_process_group as place_in_own_process_group,
-    )
-    from birthmark import (
-        process_group as process_group,
-    )
-    from birthmark import (
-        prove as prove,
-    )
-    from birthmark import (
-        prove_mark as prove_mark,
-    )
-    from birthmark import (
-        signalable_pid as signalable_pid,
-    )
-    from birthmark import (
-        spawn_owned_supervised as spawn_owned_supervised,
-    )
-    from birthmark import (
-        spawn_supervised as spawn_supervised,
-    )
-    from birthmark import (
-        stamp_api_server as stamp_api_server,
-    )
-    from birthmark import (
-        stop_owned as stop_owned,
-    )
-    from birthmark import (
-        stop_set as stop_set,
-    )
-    from birthmark import (
-        stop_set_now as stop_set_now,
-    )
-    from birthmark import (
-        terminate_gracefully as terminate_gracefully,
-    )
-    from birthmark import (
-        terminate_group_gracefully as terminate_group_gracefully,
-    )
+    from birthmark.children.command import Command, Stdio, mark_child, new_birth, place_in_own_process_group
+    from birthmark.children.control import (
+        ProcessLiveness,
+        SubprocessLiveness,
+        is_running,
+        live_pid_is_subprocess,
+        owns,
+        pids_listening_on,
+        process_group,
+        stop_owned,
+        stop_set,
+        terminate_gracefully,
+        terminate_group_gracefully,
+    )
+    from birthmark.children.installation import Installation, open_installation
+    from birthmark.children.proving import find_carriers, prove, prove_mark
+    from birthmark.children.spawning import (
+        Child,
+        Spawner,
+        exit_status,
+        spawn_owned_supervised,
+        spawn_supervised,
+    )
+    from birthmark.children.stamping import identity_verification_supported, is_zombie, stamp_api_server
+    from birthmark.children.stopping import Hurry, stop_set_now
+    from birthmark.core.identity import Evidence, Identity, Proof, Reason, Verdict
+    from birthmark.core.markers import (
+        AGENT_NAME_ENV,
+        API_SERVER_ENV,
+        MCP_SERVICE_ID_ENV,
+        SUBPROCESS_MARKER_ENV,
+        ChildKind,
+        environ_has_entries,
+        environ_identifies_api_server,
+        environ_identifies_child,
+    )
+    from birthmark.core.outcomes import (
+        ApiServerStamp,
+        ExitStatus,
+        NotOurs,
+        NotRunning,
+        Receipt,
+        StopOutcome,
+        Stopped,
+        Termination,
+    )
+    from birthmark.core.parsers import (
+        environ_from_procargs2,
+        parse_lsof_pids,
+        parse_netstat_listeners,
+        signalable_pid,
+    )
+    from birthmark.core.policies import StopPolicy
+    from birthmark.core.service import (
+        API_SERVER_SERVICE,
+        BirthId,
+        InstallationId,
+        ServiceName,
+        api_server_service,
+    )
+    from birthmark.errors import (
+        ChildrenAlive,
+        ConfigError,
+        GaveUp,
+        IdentityMismatch,
+        InstallationBroken,
+        InstallationLocked,
+        LookFailed,
+        NotPermitted,
+        NotSignalable,
+        NotTrusted,
+        PortHeld,
+        ProcessGone,
+        RecordConflict,
+        RecordUndecodable,
+        RegistryError,
+        RegistryUnavailable,
+        SignalFailed,
+        SpawnerClosed,
+        SpawnFailed,
+        StopTimedOut,
+        SupervisionError,
+        SupervisorUnreachable,
+        UnknownService,
+        Unsupported,
+        WorkerLost,
+    )
+    from birthmark.platforms.launch import Session
+
+_HOME: Final = {
+    "AGENT_NAME_ENV": "birthmark.core.markers",
+    "API_SERVER_ENV": "birthmark.core.markers",
+    "API_SERVER_SERVICE": "birthmark.core.service",
+    "ApiServerStamp": "birthmark.core.outcomes",
+    "BirthId": "birthmark.core.service",
+    "Child": "birthmark.children.spawning",
+    "ChildKind": "birthmark.core.markers",
+    "ChildrenAlive": "birthmark.errors",
+    "Command": "birthmark.children.command",
+    "ConfigError": "birthmark.errors",
+    "Evidence": "birthmark.core.identity",
+    "ExitStatus": "birthmark.core.outcomes",
+    "GaveUp": "birthmark.errors",
+    "Hurry": "birthmark.children.stopping",
+    "Identity": "birthmark.core.identity",
+    "IdentityMismatch": "birthmark.errors",
+    "Installation": "birthmark.children.installation",
+    "InstallationBroken": "birthmark.errors",
+    "InstallationId": "birthmark.core.service",
+    "InstallationLocked": "birthmark.errors",
+    "LookFailed": "birthmark.errors",
+    "MCP_SERVICE_ID_ENV": "birthmark.core.markers",
+    "NotOurs": "birthmark.core.outcomes",
+    "NotPermitted": "birthmark.errors",
+    "NotRunning": "birthmark.core.outcomes",
+    "NotSignalable": "birthmark.errors",
+    "NotTrusted": "birthmark.errors",
+    "PortHeld": "birthmark.errors",
+    "ProcessGone": "birthmark.errors",
+    "ProcessLiveness": "birthmark.children.control",
+    "Proof": "birthmark.core.identity",
+    "Reason": "birthmark.core.identity",
+    "Receipt": "birthmark.core.outcomes",
+    "RecordConflict": "birthmark.errors",
+    "RecordUndecodable": "birthmark.errors",
+    "RegistryError": "birthmark.errors",
+    "RegistryUnavailable": "birthmark.errors",
+    "SUBPROCESS_MARKER_ENV": "birthmark.core.markers",
+    "ServiceName": "birthmark.core.service",
+    "Session": "birthmark.platforms.launch",
+    "SignalFailed": "birthmark.errors",
+    "SpawnFailed": "birthmark.errors",
+    "Spawner": "birthmark.children.spawning",
+    "SpawnerClosed": "birthmark.errors",
+    "Stdio": "birthmark.children.command",
+    "StopOutcome": "birthmark.core.outcomes",
+    "StopPolicy": "birthmark.core.policies",
+    "StopTimedOut": "birthmark.errors",
+    "Stopped": "birthmark.core.outcomes",
+    "SubprocessLiveness": "birthmark.children.control",
+    "SupervisionError": "birthmark.errors",
+    "SupervisorUnreachable": "birthmark.errors",
+    "Termination": "birthmark.core.outcomes",
+    "UnknownService": "birthmark.errors",
+    "Unsupported": "birthmark.errors",
+    "Verdict": "birthmark.core.identity",
+    "WorkerLost": "birthmark.errors",
+    "api_server_service": "birthmark.core.service",
+    "environ_from_procargs2": "birthmark.core.parsers",
+    "environ_has_entries": "birthmark.core.markers",
+    "environ_identifies_api_server": "birthmark.core.markers",
+    "environ_identifies_child": "birthmark.core.markers",
+    "exit_status": "birthmark.children.spawning",
+    "find_carriers": "birthmark.children.proving",
+    "identity_verification_supported": "birthmark.children.stamping",
+    "is_running": "birthmark.children.control",
+    "is_zombie": "birthmark.children.stamping",
+    "live_pid_is_subprocess": "birthmark.children.control",
+    "mark_child": "birthmark.children.command",
+    "new_birth": "birthmark.children.command",
+    "open_installation": "birthmark.children.installation",
+    "owns": "birthmark.children.control",
+    "parse_lsof_pids": "birthmark.core.parsers",
+    "parse_netstat_listeners": "birthmark.core.parsers",
+    "pids_listening_on": "birthmark.children.control",
+    "place_in_own_process_group": "birthmark.children.command",
+    "process_group": "birthmark.children.control",
+    "prove": "birthmark.children.proving",
+    "prove_mark": "birthmark.children.proving",
+    "signalable_pid": "birthmark.core.parsers",
+    "spawn_owned_supervised": "birthmark.children.spawning",
+    "spawn_supervised": "birthmark.children.spawning",
+    "stamp_api_server": "birthmark.children.stamping",
+    "stop_owned": "birthmark.children.control",
+    "stop_set": "birthmark.children.control",
+    "stop_set_now": "birthmark.children.stopping",
+    "terminate_gracefully": "birthmark.children.control",
+    "terminate_group_gracefully": "birthmark.children.control",
+}
+
+__all__ = [
+    "AGENT_NAME_ENV",
+    "API_SERVER_ENV",
+    "API_SERVER_SERVICE",
+    "MCP_SERVICE_ID_ENV",
+    "SUBPROCESS_MARKER_ENV",
+    "ApiServerStamp",
+    "BirthId",
+    "Child",
+    "ChildKind",
+    "ChildrenAlive",
+    "Command",
+    "ConfigError",
+    "Evidence",
+    "ExitStatus",
+    "GaveUp",
+    "Hurry",
+    "Identity",
+    "IdentityMismatch",
+    "Installation",
+    "InstallationBroken",
+    "InstallationId",
+    "InstallationLocked",
+    "LookFailed",
+    "NotOurs",
+    "NotPermitted",
+    "NotRunning",
+    "NotSignalable",
+    "NotTrusted",
+    "PortHeld",
+    "ProcessGone",
+    "ProcessLiveness",
+    "Proof",
+    "Reason",
+    "Receipt",
+    "RecordConflict",
+    "RecordUndecodable",
+    "RegistryError",
+    "RegistryUnavailable",
+    "ServiceName",
+    "Session",
+    "SignalFailed",
+    "SpawnFailed",
+    "Spawner",
+    "SpawnerClosed",
+    "Stdio",
+    "StopOutcome",
+    "StopPolicy",
+    "StopTimedOut",
+    "Stopped",
+    "SubprocessLiveness",
+    "SupervisionError",
+    "SupervisorUnreachable",
+    "Termination",
+    "UnknownService",
+    "Unsupported",
+    "Verdict",
+    "WorkerLost",
+    "api_server_service",
+    "environ_from_procargs2",
+    "environ_has_entries",
+    "environ_identifies_api_server",
+    "environ_identifies_child",
+    "exit_status",
+    "find_carriers",
+    "identity_verification_supported",
+    "is_running",
+    "is_zombie",
+    "live_pid_is_subprocess",
+    "mark_child",
+    "new_birth",
+    "open_installation",
+    "owns",
+    "parse_lsof_pids",
+    "parse_netstat_listeners",
+    "pids_listening_on",
+    "place_in_own_process_group",
+    "process_group",
+    "prove",
+    "prove_mark",
+    "signalable_pid",
+    "spawn_owned_supervised",
+    "spawn_supervised",
+    "stamp_api_server",
+    "stop_owned",
+    "stop_set",
+    "stop_set_now",
+    "terminate_gracefully",
+    "terminate_group_gracefully",
+]
 
 
 def __getattr__(name: str) -> object:
-    """Hand on the public names of the package, imported when they are first asked for."""
-    front = _import_module("birthmark")
-    if name.startswith("_") or name not in front._HOME:
+    """Import a public name when it is first asked for: importing this package stays cheap."""
+    home = _HOME.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(front, name)
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
