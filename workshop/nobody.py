@@ -50,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         "LOGNAME": NAME,
         "SHELL": "/bin/sh",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": f"{home}/tmp/hypothesis",
     }
     probe = subprocess.run(
         [sys.executable, "-c", "import birthmark, pytest, tests"],

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.architecture.reading import ROOT
 
-NOT_OURS = {".git", ".venv", ".envs", "node_modules", "build", "dist", "__pycache__"}
+NOT_OURS = {".git", ".hypothesis", ".venv", ".envs", "node_modules", "build", "dist", "__pycache__"}
 # Written so that this file does not match itself.
 REGISTRIES = re.compile(
-    r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|(?:deb|security)[.]debian[.]org|--(?:extra-)?index-ur[l]"
+    r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|(?:deb|security)[.]debian[.]org|index-ur[l][ =]*https?:"
 )
 MACHINES = re.compile(r"/roo[t]/[.\w]|/wor[k]/|[.]pyen[v]/|/tm[p]/bm/|/op[t]/(?:pypi|wheels)")
 
