@@ -1,0 +1,135 @@
+"""The set by descent: as a subreaper we are where every descendant ends up, so our children are all there is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from birthmark.core.outcomes import Basis, Delivery, ExitStatus, Warrant, signal_name
+from birthmark.errors import LookFailed, NotPermitted, NotSignalable, ProcessGone, SupervisionError
+from birthmark.platforms import load
+from birthmark.platforms.contract import Pinned
+from birthmark.platforms.posix import peek, reap
+
+_AT_MOST: Final = 10_000
+"""Members looked at in one round. A fork storm may be larger; the next round takes the rest."""
+
+
+class Member(NamedTuple):
+    """One living process of the set, pinned for one round."""
+
+    pinned: Pinned
+    parent: int
+
+
+class Descent:
+    """All that descends from one child of ours, its leader. This process must be a subreaper, and have no other children."""
+
+    def __init__(self, leader: Pinned, asked_by: str) -> None:
+        """Take charge of `leader`, an unreaped child of ours. Owns the pin."""
+        self.leader = leader
+        self.status: ExitStatus | None = None
+        """How the leader ended; it stays unreaped, so that its number is nobody else's."""
+        self.signalled: list[tuple[int, str]] = []
+        """Who was sent what, in order; for people."""
+        self.refused: dict[int, str] = {}
+        self._asked_by = asked_by
+        self._given: dict[tuple[int, int], set[int]] = {}
+
+    def take_in(self) -> bool:
+        """Notice the leader's end, and reap what fell to us and has ended. True when nothing but a dead leader is left."""
+        if self.status is None:
+            self.status = peek(self.leader.pid)
+        others = False
+        for pid in load().children_of(os.getpid()):
+            if pid != self.leader.pid and reap(pid) is None:
+                others = True
+        return self.status is not None and not others
+
+    def bury(self) -> ExitStatus:
+        """Reap the leader, once the set is empty or given up, and return how it ended."""
+        found = reap(self.leader.pid) or ExitStatus()
+        self.leader.close()
+        return found
+
+    def tell_leader(self, sig: int) -> bool:
+        """Send a signal to the leader alone; True if it was there to get it."""
+        return self.status is None and self._send(
+            self.leader, sig, Warrant(basis=Basis.CHILD, asked_by=self._asked_by)
+        )
+
+    def leader_was_given(self, sig: int) -> bool:
+        """Say whether the leader was sent this signal by us."""
+        return sig in self._given.get((self.leader.pid, self.leader.start_ticks), ())
+
+    def tell_others(self, sig: int, *, once: bool) -> list[int]:
+        """Send a signal to every living member but the leader; with `once`, to those that did not get it before."""
+        told = []
+        me = os.getpid()
+        for member in self.members():
+            pinned = member.pinned
+            if pinned.pid == self.leader.pid or (
+                once and sig in self._given.get((pinned.pid, pinned.start_ticks), ())
+            ):
+                continue
+            if member.parent == me:
+                warrant = Warrant(basis=Basis.CHILD, asked_by=self._asked_by)
+            else:
+                warrant = Warrant(basis=Basis.DESCENT, asked_by=self._asked_by, parent=member.parent)
+            if self._send(pinned, sig, warrant):
+                told.append(pinned.pid)
+        return told
+
+    def members(self) -> Iterator[Member]:
+        """Yield the living members, parents before their children. A pin is good until the next one is asked for."""
+        platform = load()
+        me = os.getpid()
+        # A parent stays pinned until its children have been listed and pinned: if it has not exited by then,
+        # its number was its own all the time, and so whoever names it as parent is its child.
+        open_pins: list[Pinned] = []
+        waiting: list[tuple[int, Pinned | None]] = [(me, None)]
+        seen = 0
+        try:
+            while waiting and seen < _AT_MOST:
+                number, parent = waiting.pop(0)
+                for pid in platform.children_of(number):
+                    pinned = _pin(pid)
+                    if pinned is None:
+                        continue
+                    if (
+                        platform.exited(pinned)
+                        or platform.parent_of(pid) != number
+                        or (parent and platform.exited(parent))
+                    ):
+                        pinned.close()
+                        continue
+                    open_pins.append(pinned)
+                    waiting.append((pid, pinned))
+                    seen += 1
+                    if pid != self.leader.pid or self.status is None:
+                        yield Member(pinned, number)
+        finally:
+            for pinned in open_pins:
+                pinned.close()
+
+    def _send(self, target: Pinned, sig: int, warrant: Warrant) -> bool:
+        try:
+            if load().deliver(target, sig, warrant) is Delivery.GONE:
+                return False
+        except NotSignalable:
+            # Its parent has just died: it falls to us, and the next round finds it there.
+            return False
+        except (NotPermitted, SupervisionError) as err:
+            self.refused[target.pid] = str(err)
+            return False
+        self._given.setdefault((target.pid, target.start_ticks), set()).add(sig)
+        self.signalled.append((target.pid, signal_name(sig)))
+        return True
+
+
+def _pin(pid: int) -> Pinned | None:
+    try:
+        return load().pin(pid)
+    except (ProcessGone, LookFailed):
+        return None

@@ -1,0 +1,81 @@
+"""The papers of a birth: what was meant, who was born, how it ended. Files, so that nothing waits for a database.
+
+``births/ID/`` holds `intent.json`, written before the spawn by whoever spawns; `identity.json`, written
+after it; `exit.json`, written when the birth has ended. A crash between any two steps leaves papers that
+tell the truth: an intent alone may have become a process or not, an identity without an exit lives or died
+unseen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from birthmark.core.identity import Identity
+from birthmark.core.markers import ChildKind
+from birthmark.core.outcomes import ExitStatus
+from birthmark.core.service import BirthId, InstallationId, ServiceName
+
+INTENT: Final = "intent.json"
+IDENTITY: Final = "identity.json"
+EXIT: Final = "exit.json"
+VERSION: Final = 1
+
+
+class Papers:
+    """The papers of one birth, being written. Every method raises OSError when the disk refuses."""
+
+    def __init__(self, births: Path, birth: BirthId) -> None:
+        """Name the place; nothing is made yet. `births` is the installation's folder of papers."""
+        self.folder = births / birth
+        self.birth = birth
+
+    def intend(
+        self, *, installation: InstallationId, kind: ChildKind, service: ServiceName, program: str, by: str
+    ) -> None:
+        """Write down what is about to be spawned. Arguments are left out: they may hold secrets.
+
+        Raises:
+            FileExistsError: The birth has papers already.
+        """
+        self.folder.mkdir(mode=0o700)
+        self._create(
+            INTENT,
+            {
+                "installation": installation,
+                "kind": kind.value,
+                "service": str(service),
+                "program": program,
+                "by": by,
+                "by_pid": os.getpid(),
+            },
+        )
+
+    def born(self, identity: Identity) -> None:
+        """Write down who it became."""
+        self._create(IDENTITY, {"identity": identity.to_dict()})
+
+    def never_born(self, why: str) -> None:
+        """Write down that the spawn failed, so that nobody looks for it."""
+        self._create(EXIT, {"exit": ExitStatus().to_dict(), "why": why, "born": False, "survivors": []})
+
+    def ended(self, status: ExitStatus, *, why: str, survivors: list[int]) -> None:
+        """Write down how it ended, and which of its processes were still there when we gave up on them."""
+        self._create(EXIT, {"exit": status.to_dict(), "why": why, "born": True, "survivors": survivors})
+
+    def _create(self, name: str, record: dict[str, object]) -> None:
+        """Write the file whole or not at all: under another name first, then linked, which refuses to replace."""
+        record = {"version": VERSION, "birth": self.birth, "at": round(time.time(), 3), **record}
+        draft = self.folder / f".{name}.{os.getpid()}"
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                os.write(fd, json.dumps(record, ensure_ascii=True).encode() + b"\n")
+            finally:
+                os.close(fd)
+            os.link(draft, self.folder / name)
+        finally:
+            os.unlink(draft)
