@@ -120,4 +120,8 @@ def environ_from_procargs2(blob: bytes) -> bytes | None:
         if end < 0:
             return None
         at = end + 1
-    return blob[at:]
+    # An empty string right away: no environment at all, which also is how the system withholds one.
+    if blob[at : at + 1] == b"\0":
+        return b""
+    end = blob.find(b"\0\0", at)
+    return blob[at:] if end < 0 else blob[at : end + 1]

@@ -42,6 +42,10 @@ class ServiceName(str):
     def __repr__(self) -> str:
         return f"ServiceName({str(self)!r})"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Not through the constructor, which refuses the reserved name.
+        return service_name, (str(self),)
+
 
 def api_server_service() -> ServiceName:
     """Return the reserved service name of the API server."""
