@@ -1,0 +1,1 @@
+"""The API of a running supervisor, over HTTP on a unix socket."""
