@@ -184,7 +184,7 @@ def test_expected_processes_come_first_in_their_order_and_the_newest_of_the_rest
 
 
 def test_an_heir_whose_maker_has_gone_is_the_only_holder() -> None:
-    script = SERVER + "if os.fork(): sys.stdin.readline(); os._exit(0)\ntell(os.getpid())\nstay()\n"
+    script = SERVER + "if os.fork(): sys.stdin.readline(); os._exit(0)\ntell(os.getpid())\nsignal.pause()\n"
     with puppet(script, argv=HERE) as maker:
         port, heir = number(maker.hear()), number(maker.hear())
         maker.say("go")

@@ -145,7 +145,8 @@ def open_listeners(
             wanted, nothing else is read.
 
     Returns:
-        None when the kernel does not let us look. Empty when it has none, or is gone.
+        None when the kernel does not let us look, at an exited process of our own neither. Empty when it
+        has none, or is gone.
 
     Platform: Linux.
     """
@@ -165,12 +166,21 @@ def open_in_threads(pid: int, wanted: Mapping[str, Listener]) -> list[OpenListen
     try:
         if os.listdir(f"/proc/{pid}/fd"):
             return []
+    except PermissionError:
+        # A main thread that has ended has no memory left, and so belongs to root; its threads still do not.
+        pass
+    except OSError:
+        return []
+    try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
     for thread in threads:
-        if found := _scan(f"/proc/{pid}/task/{thread}/fd/", wanted):
-            return found
+        if thread == str(pid):
+            continue
+        found = _scan(f"/proc/{pid}/task/{thread}/fd/", wanted)
+        if found is None or found:
+            return found or []
     return []
 
 
