@@ -13,7 +13,7 @@ NOT_OURS = {".git", ".hypothesis", ".venv", ".envs", "node_modules", "build", "d
 REGISTRIES = re.compile(
     r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|(?:deb|security)[.]debian[.]org|index-ur[l][ =]*https?:"
 )
-MACHINES = re.compile(r"/roo[t]/[.\w]|/wor[k]/|[.]pyen[v]/|/tm[p]/bm/|/op[t]/(?:pypi|wheels)")
+MACHINES = re.compile(r"/roo[t]/[.\w]|/wor[k]/|[.]pyen[v]/versions|/tm[p]/bm/|/op[t]/(?:pypi|wheels)")
 
 
 def texts() -> Iterator[tuple[Path, str]]:
