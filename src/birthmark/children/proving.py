@@ -211,7 +211,8 @@ def claim_of(
     seen: Sighting, wanted: dict[BirthId, BirthId], installation: InstallationId
 ) -> tuple[Found, BirthId, BirthId | None] | None:
     """Return how a sighting belongs to one of the wanted births: found how, which, and its own nested birth."""
-    if seen.environ_state is EnvironState.READABLE:
+    # A worker that forked without an exec rightly shows its parent's block: it is of the same birth.
+    if seen.environ_state in (EnvironState.READABLE, EnvironState.PARENTS):
         mark = read_mark(seen.environ)
         if mark is not None and mark.birth is not None:
             # A readable mark outranks the tag, also when it says no.
