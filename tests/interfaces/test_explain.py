@@ -127,7 +127,6 @@ if os.fork() == 0:
     stay()
     os._exit(0)
 os.wait()
-ready()
 obey()
 """
     with house() as home:
@@ -135,7 +134,7 @@ obey()
         home.know("time")
         with puppet(script, env=home.mark("time", birth)) as child:
             worker = child.hear_pid()
-            child.wait_ready()
+            child.ask()
             home.record("time", birth, child.pid)
             said = command("explain", "--json", str(worker))
     assert (said.code, said.json["owner"], said.json["found"]) == (0, "ours", "mark")
@@ -146,11 +145,14 @@ obey()
 
 def test_a_child_that_dropped_the_mark_is_ours_by_descent() -> None:
     script = """
+ear, mouth = os.pipe()
 pid = os.fork()
 if pid == 0:
+    os.read(ear, 1)
     os.setsid()
     os.execve(sys.executable, [sys.executable, "-c", "import os, sys; os.write(1, b'R'); sys.stdin.read()"], {})
 tell(pid)
+os.write(mouth, b"!")
 obey()
 """
     with house() as home:
