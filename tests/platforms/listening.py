@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from birthmark.testing.puppet import WITHIN_S
 from tests.conftest import no_namespaces, not_root
 
 SERVER: Final = """
@@ -78,3 +81,10 @@ def need_namespaces() -> None:
     """Skip the test where namespaces cannot be made."""
     if why := no_namespaces():
         pytest.skip(why)
+
+
+def line_from(pipe: io.FileIO | None) -> bytes:
+    """Return the next line of a child's pipe, or nothing at its end; wait five seconds at most."""
+    assert pipe is not None
+    assert select.select([pipe], [], [], WITHIN_S)[0], "the child said nothing in time"
+    return pipe.readline()
