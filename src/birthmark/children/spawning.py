@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -168,10 +169,11 @@ class Spawner:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A dropped child comes back to us from the garbage collector, in whatever thread it runs.
+        self._lock = threading.RLock()
         self._closed = False
         self._pid = os.getpid()
-        self._held: dict[int, Child] = {}
+        self._held: dict[int, tuple[Pinned, weakref.ref[Child]]] = {}
         self._reaper = _Reaper()
 
     def spawn_owned_supervised(self, command: Command) -> Child:
@@ -222,9 +224,10 @@ class Spawner:
 
     def children(self) -> list[int]:
         """Return the pids of our children that still run, held or dropped."""
+        platform = load()
         with self._lock:
-            held = list(self._held.values())
-        return sorted([child.pid for child in held if child.is_running()] + self._reaper.running())
+            held = [pinned for pinned, _ in self._held.values()]
+        return sorted([p.pid for p in held if not platform.exited(p)] + self._reaper.running())
 
     def close(self, children: Literal["stop", "leave"] | None = None) -> None:
         """Start nothing more, and say what becomes of the children.
@@ -252,19 +255,21 @@ class Spawner:
         if children == "stop":
             self._stop_all()
         with self._lock:
-            held = list(self._held.values())
+            held = [reference() for _, reference in self._held.values()]
         for child in held:
-            child.poll()
+            if child is not None:
+                child.poll()
 
     def _stop_all(self) -> None:
         from birthmark.children.stopping import stop_children_now
 
+        platform = load()
         with self._lock:
-            held = list(self._held.values())
-        stop_children_now([child.pinned for child in held if child.is_running()])
-        for child in held:
-            child.poll()
-        self._reaper.stop_all()
+            held = [pinned for pinned, _ in self._held.values()]
+        try:
+            stop_children_now([pinned for pinned in held if not platform.exited(pinned)])
+        finally:
+            self._reaper.stop_all()
 
     def __enter__(self) -> Spawner:
         return self
@@ -296,7 +301,7 @@ class Spawner:
         )
         child = Child(self, pinned, identity, ours, command.unarmed_reason(path))
         with self._lock:
-            self._held[pid] = child
+            self._held[pid] = (pinned, weakref.ref(child))
         return child
 
     def _ended(self, child: Child) -> None:
@@ -320,7 +325,7 @@ class _Reaper:
     _KEPT: Final = 1000
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: dict[int, Pinned] = {}
         self._ended: dict[int, ExitStatus] = {}
         self._thread: threading.Thread | None = None
