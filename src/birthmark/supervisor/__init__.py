@@ -1,0 +1,1 @@
+"""The household: what should be, and the way there."""

@@ -1,0 +1,63 @@
+"""A service as the registry remembers it: what is wanted, and what it was, without the value of any secret."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+from birthmark.config.model import HIDDEN, ServiceSpec
+from birthmark.core.service import ServiceName
+from birthmark.core.states import Desired
+from birthmark.registry.contract import ServiceRecord
+from birthmark.supervisor.house import House
+
+
+def service_record(spec: ServiceSpec, desired: Desired, at: datetime) -> ServiceRecord:
+    """Return the record of a service."""
+    shown = shown_spec(spec)
+    text = json.dumps(shown, sort_keys=True, ensure_ascii=False)
+    return ServiceRecord(
+        name=spec.name,
+        kind=spec.kind,
+        desired=desired,
+        spec=shown,
+        digest=hashlib.sha256(text.encode()).hexdigest(),
+        changed_at=at,
+    )
+
+
+def shown_spec(spec: ServiceSpec) -> dict[str, object]:
+    """Return a service's specification as plain values that may be shown.
+
+    The command stands as it was written, with references in place of what they mean; of one that was
+    not written by anybody only the program is told, since any argument may be a secret. Values of the
+    environment are never told, whoever declared them: nobody can say which of them is harmless.
+    """
+    return {
+        "command": list(spec.written)
+        if spec.written
+        else [*spec.command[:1], *[HIDDEN for _ in spec.command[1:]]],
+        "env": sorted(spec.env),
+        "env_profile": spec.env_profile.value,
+        "cwd": None if spec.cwd is None else str(spec.cwd),
+        "port": spec.port,
+        "port_range": None if spec.port_range is None else list(spec.port_range),
+        "url": spec.written_url,
+        "transport": spec.transport.value,
+        "restart": spec.restart.value,
+        "ready": spec.ready.kind.value,
+        "enabled": spec.enabled,
+        "source": spec.source,
+        "line": spec.line,
+    }
+
+
+def remembered(house: House) -> Mapping[ServiceName, Desired]:
+    """Return what is wanted of each service written down.
+
+    Raises:
+        RegistryError: It cannot be read; a record that cannot be decoded is named.
+    """
+    return {record.name: record.desired for record in house.registry.services()}

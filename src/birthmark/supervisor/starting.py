@@ -1,0 +1,183 @@
+"""Start one birth: resolve, lease, look at the port, write the intent, spawn, write who was born, prove."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from typing import Final
+
+import anyio.to_thread
+
+from birthmark.children.command import Command, Session, Stdio, mark_child, new_birth
+from birthmark.children.proving import prove
+from birthmark.children.stopping import stop_set_now
+from birthmark.config.environ import child_environ
+from birthmark.config.model import ReadyKind, ServiceSpec, Transport, with_port
+from birthmark.config.programs import resolve_command
+from birthmark.core.identity import Verdict
+from birthmark.core.markers import ChildKind
+from birthmark.core.service import BirthId
+from birthmark.errors import (
+    LookFailed,
+    PortHeld,
+    RecordConflict,
+    RegistryError,
+    SpawnFailed,
+    SupervisionError,
+)
+from birthmark.supervisor.house import House
+from birthmark.supervisor.journal import CountSink, Journal, LineSink, log_path
+from birthmark.supervisor.leases import held_by, lease, look_at
+from birthmark.supervisor.running import LineWatch, Running
+
+RETRIED: Final = frozenset({"port", "registry", "look"})
+"""Reasons for *blocked* that are looked at again by themselves: the world may change without us."""
+
+
+class Blocked(Exception):
+    """Nothing was started, and starting again blindly would not help. `reason` is one word."""
+
+    def __init__(self, reason: str, why: str) -> None:
+        super().__init__(reason, why)
+        self.reason, self.why = reason, why
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.why}"
+
+
+async def start_birth(house: House, spec: ServiceSpec, journal: Journal) -> Running:
+    """Start one birth of a service, whose intent is on disk before it exists.
+
+    Raises:
+        Blocked: Nothing runs: no such program, a stranger on the port, a registry that cannot be written.
+    """
+    birth = new_birth()
+    try:
+        port = await lease(house, spec)
+        if port is not None:
+            spec = with_port(spec, port)
+            if (held := held_by(await anyio.to_thread.run_sync(look_at, port))) is not None:
+                raise held
+        command = build_command(house, spec, birth)
+        await house.write(
+            partial(house.registry.intend, birth, spec.name, spec.kind, house.clock.now(), epoch=house.epoch)
+        )
+    except RecordConflict as err:
+        raise Blocked("lease", str(err)) from err
+    except PortHeld as err:
+        raise Blocked("port", str(err)) from err
+    except SpawnFailed as err:
+        raise Blocked("command", str(err)) from err
+    except RegistryError as err:
+        raise Blocked("registry", str(err)) from err
+    except LookFailed as err:
+        raise Blocked("look", str(err)) from err
+    except ValueError as err:
+        raise Blocked("config", str(err)) from err
+    # In one go in a thread: a cancellation in between must not lose a child that exists already.
+    return await anyio.to_thread.run_sync(_spawn, house, spec, birth, command, journal)
+
+
+def build_command(house: House, spec: ServiceSpec, birth: BirthId) -> Command:
+    """Return the marked command of one birth, in a session of its own.
+
+    Raises:
+        SpawnFailed: There is no such program, or no such working directory; the PATH searched is named.
+    """
+    held = holds_stdin(spec)
+    environ = child_environ(spec, house.environ)
+    command = Command(
+        resolve_command(spec, environ),
+        *spec.command[1:],
+        env=environ,
+        cwd=spec.cwd,
+        stdin=Stdio.PIPE if held else Stdio.NULL,
+        stdout=Stdio.PIPE,
+        stderr=Stdio.PIPE,
+        session=Session.NEW_SESSION,
+        parent_death=signal.SIGTERM,
+    )
+    return mark_child(command, spec.kind, spec.name, installation=house.installation.id, birth=birth)
+
+
+def holds_stdin(spec: ServiceSpec) -> bool:
+    """Say whether we stand in for the service's client: its stdin is held open, its stdout drained and counted."""
+    return spec.kind is ChildKind.MCP and spec.transport is Transport.STDIO
+
+
+def _spawn(house: House, spec: ServiceSpec, birth: BirthId, command: Command, journal: Journal) -> Running:
+    """Spawn, and write down who was born; what cannot be written down is ended again."""
+    now = house.clock.now
+    try:
+        with house.orphans.birth_under_way() as leaders:
+            child = house.spawner.spawn_owned_supervised(command)
+            leaders.add(child.pid)
+    except SupervisionError as err:
+        _not_born(house, birth, str(err))
+        raise Blocked("command", str(err)) from err
+    try:
+        house.registry.born(birth, child.identity, now(), epoch=house.epoch)
+    except RegistryError as err:
+        # Nobody would find it after a crash but by its mark. It has lived for a millisecond.
+        stop_set_now(child.identity, spec.stop, asked_by="start", held=child.pinned)
+        child.poll()
+        house.orphans.forget(child.pid)
+        child.close()
+        raise Blocked("registry", str(err)) from err
+    running = Running(
+        spec=spec,
+        birth=birth,
+        child=child,
+        journal=journal,
+        born_at=now(),
+        since=house.clock.monotonic(),
+    )
+    _connect(house, running)
+    _read_back(running)
+    return running
+
+
+def _not_born(house: House, birth: BirthId, why: str) -> None:
+    try:
+        house.registry.ended(birth, house.clock.now(), epoch=house.epoch, why=f"never born: {why}")
+    except RegistryError as err:
+        # The next boot looks for carriers of this birth, finds none, and says so.
+        house.say(f"birth {birth}: {err}")
+
+
+def _connect(house: House, running: Running) -> None:
+    """Have the child's output read: into the log, or counted where it is a protocol nobody listens to."""
+    child, journal = running.child, running.journal
+    spec = running.spec
+    if spec.ready.kind is ReadyKind.LOG and spec.ready.pattern is not None:
+        running.watch = LineWatch(spec.ready.pattern)
+    stdout, stderr = child.stdout, child.stderr
+    assert stdout is not None
+    assert stderr is not None
+    # The drains own them from here on: closed by two, their numbers could be somebody else's by then.
+    child.stdout = child.stderr = None
+    if holds_stdin(spec):
+        running.counted = CountSink()
+        running.drains.append(house.drains.add(stdout, running.counted))
+    else:
+        sink = LineSink(journal, "stdout", watch=running.watch)
+        running.drains.append(house.drains.add(stdout, sink))
+    running.drains.append(house.drains.add(stderr, LineSink(journal, "stderr", watch=running.watch)))
+    armed = "" if child.armed else f"; not ended with us: {child.unarmed_reason}"
+    journal.notice(f"born: pid {child.pid}, birth {running.birth}{armed}")
+
+
+def _read_back(running: Running) -> None:
+    """Read the mark back, as a later supervisor will have to, and note when it could not be proven then."""
+    try:
+        proof = prove(running.child.identity)
+    except LookFailed as err:
+        running.journal.notice(f"its mark cannot be read back: {err}")
+        return
+    if proof.verdict not in (Verdict.SAME, Verdict.GONE):
+        running.journal.notice(f"a later supervisor could not prove it ours: {proof}")
+
+
+def service_log(house: House, spec: ServiceSpec) -> Journal:
+    """Return the journal of a service."""
+    return Journal(log_path(house.installation.logs, spec.name), spec.logs)
