@@ -119,12 +119,14 @@ def test_a_service_is_explained_by_its_leader() -> None:
 
 def test_a_worker_that_left_the_group_is_found_by_its_mark_and_would_be_signalled() -> None:
     script = """
+ear, mouth = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork():
         os._exit(0)
+    os.close(mouth)
     tell(os.getpid())
-    stay()
+    os.read(ear, 1)  # until the leader is gone
     os._exit(0)
 os.wait()
 obey()
