@@ -18,6 +18,8 @@ from birthmark.platforms import posix
 from birthmark.platforms.contract import Capabilities, Pinned
 from birthmark.platforms.posix import deliver, group_lives, group_of, is_our_child, reap
 
+assert sys.platform == "linux"
+
 __all__ = [
     "adopt_pidfd",
     "all_pids",

@@ -15,6 +15,8 @@ from birthmark.errors import NotPermitted, NotSignalable, SignalFailed
 from birthmark.platforms import contract
 from birthmark.platforms.contract import Pinned
 
+assert sys.platform != "win32"  # birthmark.platforms.windows stands on its own
+
 PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
 
 # A stopped process cannot act on a signal that asks it to leave (all but KILL stay pending).
@@ -67,7 +69,8 @@ def deliver(target: Pinned, sig: int, warrant: Warrant, *, group: bool = False) 
 def _send(target: Pinned, sig: int, group: bool) -> None:
     """Make the system call, through the pidfd where there is one."""
     global _group_flag
-    if target.fd is not None:
+    # Elsewhere the descriptor tells of the exit, and nothing can be sent through it.
+    if sys.platform == "linux" and target.fd is not None:
         if not group:
             signal.pidfd_send_signal(target.fd, sig)
             return
@@ -222,7 +225,7 @@ def group_of(pid: int) -> int | None:
         return None
 
 
-if sys.platform != "win32":
+if sys.platform == "linux":
 
     def is_our_child(pid: int) -> bool:
         """Say whether `pid` is our child, unreaped. Nothing is reaped by asking: WNOWAIT."""
@@ -256,3 +259,29 @@ if sys.platform != "win32":
         if code == os.CLD_EXITED:
             return ExitStatus(code=status)
         return ExitStatus(signal=status, core_dumped=code == os.CLD_DUMPED)
+
+else:
+
+    def is_our_child(pid: int) -> bool:
+        """Say whether `pid` is our child, unreaped, by its parent's number: here nobody can ask without reaping."""
+        from birthmark.platforms import load
+
+        return signalable_pid(pid) is not None and load().parent_of(pid) == os.getpid()
+
+    def reap(pid: int) -> ExitStatus | None:
+        """Collect the exit status of our child `pid`, which frees its number; None while it lives."""
+        try:
+            found, status = os.waitpid(pid, os.WNOHANG)
+        except (ChildProcessError, ProcessLookupError):
+            return ExitStatus()
+        if found == 0:
+            return None
+        if os.WIFSIGNALED(status):
+            return ExitStatus(signal=os.WTERMSIG(status), core_dumped=os.WCOREDUMP(status))
+        return ExitStatus(code=os.WEXITSTATUS(status))
+
+    def peek(pid: int) -> ExitStatus | None:
+        """Say an unknown status for a child that has exited, since it cannot be read unreaped; None while it lives."""
+        from birthmark.platforms import load
+
+        return ExitStatus() if load().is_zombie(pid) or not is_our_child(pid) else None

@@ -331,6 +331,9 @@ class FakeControl:
     def children_of(self, pid: int) -> list[int]:
         return sorted(each.pid for each in self._by_pid.values() if each.ppid == pid)
 
+    def group_lives(self, leader: Pinned) -> bool:
+        return bool(self._receivers(leader, group=True))
+
     def group_members(self, pgid: int) -> list[int]:
         self._require_sight()
         return sorted(each.pid for each in self._by_pid.values() if each.pgid == pgid)

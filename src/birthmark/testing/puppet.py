@@ -28,6 +28,8 @@ __all__ = ["WITHIN_S", "Puppet", "puppet", "wait_exited"]
 WITHIN_S: Final = 5.0
 """How long a puppet may take for anything, in seconds: far above what it takes, even under load."""
 
+_KILL: Final = int(getattr(signal, "SIGKILL", 9))
+
 _PRELUDE: Final = """\
 import json, os, signal, sys, threading, time
 def ready(): os.write(1, b"R")
@@ -258,7 +260,7 @@ def _kill_descendants(pid: int, seen: set[int]) -> None:
 
 def _deliver(pinned: Pinned, warrant: Warrant, *, group: bool = False) -> None:
     try:
-        load().deliver(pinned, signal.SIGKILL, warrant, group=group)
+        load().deliver(pinned, _KILL, warrant, group=group)
     except SupervisionError:
         pass  # gone, re-parented or another user's by now; the lifeline tells whether anybody is left
 
