@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import urlsplit
 
+from birthmark.config import policies
 from birthmark.config import values as read
 from birthmark.config.clients import Entry
 from birthmark.config.envfile import read_env_file
 from birthmark.config.expand import Expander
-from birthmark.config.model import (
-    Backoff,
-    EnvProfile,
-    Intensity,
-    LogPolicy,
-    ReadyKind,
-    ReadySpec,
-    Restart,
-    ServiceSpec,
-    Transport,
-)
+from birthmark.config.model import EnvProfile, Restart, ServiceSpec, Transport
 from birthmark.config.unwrap import unwrap
 from birthmark.config.values import Said
 from birthmark.core.markers import PREFIX, ChildKind
-from birthmark.core.policies import StopPolicy
 from birthmark.core.service import ServiceName
 
-_T = TypeVar("_T")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SECRET_NAME: Final = re.compile(
     r"TOKEN|SECRET|PASSW|API_?KEY|(?:^|_)KEY(?:$|_)|CREDENTIAL|AUTH|COOKIE|PRIVATE", re.I
 )
-NOBODY: Final[tuple[str, ...]] = ()
+_NO_NAMES: Final[tuple[str, ...]] = ()
 _WEB: Final = re.compile(r"(?:https?|wss?|unix|pipe)://", re.IGNORECASE)
 
 
@@ -58,6 +47,8 @@ class Builder:
         self.base = base
         self.warnings = warnings
         self.said = entry.values
+        # What is switched off is not started, so nobody misses its variables.
+        self.enabled = read.optional(entry.values, "enabled", read.flag, True)
 
     def build(self) -> ServiceSpec:
         """Return the service.
@@ -73,10 +64,7 @@ class Builder:
         command, written = self.command()
         url, written_url = self.url()
         if not command and url is None:
-            hint = "" if not entry.foreign else " of this server"
-            raise entry.said.error(
-                f"neither a command nor a url{hint}", 'Add command = "…", or import the host\'s file'
-            )
+            raise entry.said.error("neither a command nor a url", "Name the program under the key command")
         if command and url is not None and self.in_host_file(self.said["url"]):
             self.warnings.append(f"{self.at('url')}: {name}: the url is left alone, since there is a command")
             url = written_url = None
@@ -87,68 +75,40 @@ class Builder:
             kind = inner[1] or kind
             notes = ("it already ran under `birthmark run`; under a supervisor that wrapper is left out",)
         port, span = self.port(url if command else None)
-        self.refuse_lone_template(command, written, port is not None or span is not None)
+        has_port = port is not None or span is not None
+        self.refuse_lone_template(command, written, has_port)
         env, secrets, names = self.environment()
         cwd = self.cwd()
-        spec = ServiceSpec(
+        return ServiceSpec(
             name=name,
             kind=kind,
             command=command,
             written=written,
             env=env,
             env_from=names,
-            env_profile=self.value("env_profile", read.one_of(EnvProfile), EnvProfile.DEFAULT),
-            env_drop=self.value("env_drop", read.strings, None),
+            env_profile=read.optional(self.said, "env_profile", read.one_of(EnvProfile), EnvProfile.DEFAULT),
+            env_drop=read.optional(self.said, "env_drop", read.strings, None),
             secrets=secrets,
             cwd=cwd,
             port=port,
             port_range=span,
             url=url,
             written_url=written_url,
-            transport=self.transport(command, port is not None or span is not None or url is not None, kind),
-            restart=self.value("restart", read.one_of(Restart), Restart.ON_FAILURE),
-            enabled=self.value("enabled", read.flag, True),
-            request_timeout_s=self.value("request_timeout", read.duration_s, None),
+            transport=self.transport(command, has_port or url is not None, kind),
+            restart=read.optional(self.said, "restart", read.one_of(Restart), Restart.ON_FAILURE),
+            enabled=self.enabled,
+            request_timeout_s=read.optional(self.said, "request_timeout", read.duration_s, None),
             source=str(entry.said.document.path),
             line=entry.said.line,
             notes=notes,
-        )
-        return self.policies(spec)
-
-    def policies(self, spec: ServiceSpec) -> ServiceSpec:
-        """Return the service with its lengths and limits."""
-        return replace(
-            spec,
-            backoff=Backoff(
-                first_s=self.value("backoff", read.duration_s, Backoff().first_s),
-                cap_s=self.value("backoff_cap", read.duration_s, Backoff().cap_s),
-                jitter=self.value("backoff_jitter", read.share, Backoff().jitter),
-            ),
-            intensity=Intensity(
-                restarts=self.value("restarts", read.count, Intensity().restarts),
-                within_s=self.value("restarts_within", read.duration_s, Intensity().within_s),
-                stable_s=self.value("stable_after", read.duration_s, Intensity().stable_s),
-            ),
-            stop=StopPolicy(
-                stdin_grace_s=self.value("stdin_grace", read.duration_s, StopPolicy().stdin_grace_s),
-                term_grace_s=self.value("term_grace", read.duration_s, StopPolicy().term_grace_s),
-                settle_s=self.value("settle", read.duration_s, StopPolicy().settle_s),
-                stop_signal=self.value("stop_signal", read.stop_signal, StopPolicy().stop_signal),
-            ),
-            logs=LogPolicy(
-                file_bytes=self.value("log_size", read.size_bytes, LogPolicy().file_bytes),
-                files=self.value("log_files", read.count, LogPolicy().files),
-                age_s=self.value("log_age", read.duration_s, LogPolicy().age_s),
-                total_bytes=self.value("log_total", read.size_bytes, LogPolicy().total_bytes),
-            ),
-            ready=self.ready(spec),
+            backoff=policies.backoff(self.said),
+            intensity=policies.intensity(self.said),
+            stop=policies.stop(self.said),
+            logs=policies.logs(self.said),
+            ready=policies.ready(name, self.said, has_port=has_port, remote=not command),
         )
 
     # -- one value at a time ---------------------------------------------------
-
-    def value(self, key: str, reader: Callable[[Said], _T], default: _T) -> _T:
-        said = self.said.get(key)
-        return default if said is None else reader(said)
 
     def at(self, key: str) -> str:
         said = self.said[key]
@@ -156,7 +116,8 @@ class Builder:
 
     def expander(self, said: Said) -> Expander:
         workspace = self.base.workspaces[said.document.path]
-        return Expander(self.entry.name, self.base.environ, workspace, self.base.home, self.base.allow_unset)
+        allow_unset = self.base.allow_unset or not self.enabled
+        return Expander(self.entry.name, self.base.environ, workspace, self.base.home, allow_unset)
 
     def expand(self, said: Said) -> tuple[str, bool]:
         """Return the string and whether something from outside the file is in it."""
@@ -248,7 +209,7 @@ class Builder:
         """Return the declared variables, the names of the secret ones, and the names to take from ours."""
         env: dict[str, str] = {}
         secrets: set[str] = set()
-        names = list(self.value("env_from", read.strings, NOBODY))
+        names = list(read.optional(self.said, "env_from", read.strings, _NO_NAMES))
         for name in names:
             read.variable_name(self.said["env_from"], name)
         if (said := self.said.get("env_file")) is not None:
@@ -280,39 +241,6 @@ class Builder:
         if not isinstance(value, str):
             raise said.wrong("a string", "Put it in quotes: variables hold text only")
         return self.expand(said)
-
-    # -- readiness -------------------------------------------------------------
-
-    def ready(self, spec: ServiceSpec) -> ReadySpec:
-        reachable = spec.wants_port or (spec.url is not None and bool(spec.command))
-        default = ReadyKind.TCP if reachable and spec.wants_port else ReadyKind.PROCESS
-        for key, kind in (("ready_path", ReadyKind.HTTP), ("ready_pattern", ReadyKind.LOG)):
-            default = kind if key in self.said else default
-        kind = self.value("ready", read.one_of(ReadyKind), default)
-        if kind in {ReadyKind.TCP, ReadyKind.HTTP} and not reachable and spec.command:
-            said = self.said.get("ready") or self.said["ready_path"]
-            raise said.error(
-                f"{self.entry.name}: ready by {kind.value} needs a port", 'Add port = "auto", or a number'
-            )
-        if kind is ReadyKind.LOG and "ready_pattern" not in self.said:
-            raise self.said["ready"].error("no pattern to look for", 'Add ready_pattern = "listening on"')
-        plain = ReadySpec()
-        return ReadySpec(
-            kind=kind,
-            alive_s=self.value("ready_after", read.duration_s, plain.alive_s),
-            path=self.value("ready_path", _url_path, None),
-            pattern=self.value("ready_pattern", read.pattern, None),
-            deadline_s=self.value("ready_deadline", read.duration_s, plain.deadline_s),
-            interval_s=self.value("ready_interval", read.duration_s, plain.interval_s),
-            timeout_s=self.value("ready_timeout", read.duration_s, plain.timeout_s),
-        )
-
-
-def _url_path(said: Said) -> str:
-    path = read.full_text(said)
-    if not path.startswith("/"):
-        raise said.error("a path begins with a slash", f'Write "/{path[:40]}"')
-    return path
 
 
 def _plain(url: str) -> str:

@@ -105,7 +105,8 @@ def servers_of(document: Document) -> tuple[Where, dict[str, object]] | None:
             return (key,), servers
         if key in document.data and document.format == "json":
             raise document.error((key,), "a table of servers is expected")
-    if isinstance(mcp := document.data.get("mcp"), dict) and document.format == "json":
+    mcp = document.data.get("mcp")
+    if isinstance(mcp, dict) and document.format == "json" and not looks_like_server(mcp):
         inner = mcp.get("servers")
         if isinstance(inner, dict) and all(isinstance(server, dict) for server in inner.values()):
             return ("mcp", "servers"), inner
@@ -120,7 +121,9 @@ def servers_of(document: Document) -> tuple[Where, dict[str, object]] | None:
 
 def looks_like_server(entry: Mapping[str, object]) -> bool:
     """Say whether a table names a command or an address."""
-    return any(SAME_KEY.get(key) in {"command", "url"} for key in entry)
+    return any(
+        SAME_KEY.get(key) in {"command", "url"} and isinstance(entry[key], (str, list)) for key in entry
+    )
 
 
 def host_of(document: Document) -> Host:
@@ -166,8 +169,8 @@ def _entry(said: Said, name: str, host: Host) -> Entry:
                 entry.warnings.append(
                     f"{_at(value)}: {name}: {key!r} is not known here and left alone.{suggestion}"
                 )
-        elif value.value is None:
-            continue  # pydantic-ai and others write null for what is not set
+        elif value.value is None or (value.value == "" and ours in {"cwd", "url", "env_file"}):
+            continue  # several hosts write null or nothing for what is not set
         elif ours == "env":
             entry.env.update(value.members())
         else:

@@ -30,11 +30,13 @@ class Document:
     sha256: str
 
     def line(self, where: Where) -> int | None:
-        """Return the line of a value, or of the nearest table or array around it; None when not known."""
-        for end in range(len(where), 0, -1):
-            if (line := self.lines.get(where[:end])) is not None:
-                return line
-        return None
+        """Return the line of a value, else of the first thing in it, else of what is around it; None when not known."""
+        if where in self.lines:
+            return self.lines[where] if where else None
+        # TOML's [mcp.x] makes a table mcp that has no line of its own.
+        if where and (inside := [line for way, line in self.lines.items() if way[: len(where)] == where]):
+            return min(inside)
+        return self.line(where[:-1]) if where else None
 
     def error(self, where: Where, problem: str, hint: str | None = None) -> ConfigError:
         """Return the error to raise about the value at `where`."""

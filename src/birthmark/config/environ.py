@@ -32,6 +32,9 @@ MINIMAL: Final = _names(
 """What the MCP SDKs hand over."""
 
 _LOCALE_AND_PLACES: Final = _names("LANG LC_* TZ TMPDIR TMP TEMP XDG_*_HOME XDG_RUNTIME_DIR")
+PLAIN: Final = MINIMAL + _LOCALE_AND_PLACES
+"""Names whose values are no secret, wherever a reference puts them."""
+
 _PROXIES: Final = _names(
     "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy"
 )
@@ -52,7 +55,7 @@ _CACHES: Final = _names(
     NPM_CONFIG_OFFLINE NPM_CONFIG_PREFIX NPM_CONFIG_CAFILE NVM_BIN VOLTA_HOME
     """
 )
-DEFAULT: Final = MINIMAL + _LOCALE_AND_PLACES + _PROXIES + _CERTIFICATES + _INDEXES + _CACHES
+DEFAULT: Final = PLAIN + _PROXIES + _CERTIFICATES + _INDEXES + _CACHES
 """`MINIMAL` and what servers started by `npx` and `uvx` need to come up behind proxies and private indexes."""
 
 SESSION_MARKERS: Final = _names(
@@ -78,7 +81,7 @@ def child_environ(spec: ServiceSpec, parent: Mapping[str, str]) -> dict[str, str
     environ = {
         name: value
         for name, value in plain.items()
-        if _in_profile(spec.env_profile, name, value) and not _matches(name, dropped)
+        if _in_profile(spec.env_profile, name, value) and not matches(name, dropped)
     }
     environ |= {name: plain[name] for name in spec.env_from if name in plain}
     return scrub(environ | dict(spec.env))
@@ -89,13 +92,14 @@ def _in_profile(profile: EnvProfile, name: str, value: str) -> bool:
         case EnvProfile.INHERIT:
             return True
         case EnvProfile.MINIMAL:
-            return _matches(name, MINIMAL)
+            return matches(name, MINIMAL)
         case EnvProfile.DEFAULT:
             # An index's address may carry its password.
-            return _matches(name, DEFAULT) and not (_matches(name, _INDEXES) and _has_password(value))
+            return matches(name, DEFAULT) and not (matches(name, _INDEXES) and _has_password(value))
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Say whether a variable's name fits one of the patterns; ``*`` stands for anything."""
     if sys.platform == "win32":  # names of variables have no case there
         return any(fnmatchcase(name.upper(), pattern.upper()) for pattern in patterns)
     return any(fnmatchcase(name, pattern) for pattern in patterns)

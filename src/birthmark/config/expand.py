@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from birthmark.config.environ import PLAIN, matches
 from birthmark.config.values import Said, check_text, text
 from birthmark.errors import ConfigError
 
@@ -24,7 +25,8 @@ _FILE_LIMIT_BYTES: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A value with its references replaced; `told` says whether a variable or a file is part of it."""
+    """A value with its references replaced; `told` says whether something that may be a secret is part of it: a
+    file, or a variable other than ``HOME``, ``PATH`` and their like."""
 
     text: str
     told: bool
@@ -107,7 +109,7 @@ class Expander:
             )
         value = self.environ.get(name)
         if has_default:
-            return (value, True) if value else (default, False)
+            return (value, not matches(name, PLAIN)) if value else (default, False)
         if value is None:
             if self.allow_unset:
                 return whole, False
@@ -115,7 +117,7 @@ class Expander:
                 f"{self.service}: the variable {name} is not set",
                 f"Set it, or write ${{{name}:-default}}",
             )
-        return value, True
+        return value, not matches(name, PLAIN)
 
     def _file(self, written: str, said: Said) -> str:
         path = self.path(written, said)

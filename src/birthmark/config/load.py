@@ -21,6 +21,9 @@ _HOST_FOLDERS: Final = frozenset(
 )
 
 
+_USER_FOLDERS: Final = _HOST_FOLDERS | {".config", ".codeium", "Library", "AppData"}
+
+
 def load_files(
     paths: Sequence[Path], *, environ: Mapping[str, str], allow_unset: bool = False, home: Path | None = None
 ) -> Config:
@@ -52,7 +55,7 @@ def workspace_of(path: Path, home: Path) -> Path:
     folder = path.parent
     if folder.is_relative_to(home):
         inside = folder.relative_to(home).parts
-        if inside and (inside[0].startswith(".") or inside[0] in {"Library", "AppData"}):
+        if inside and inside[0] in _USER_FOLDERS:
             return home
     return folder.parent if folder.name in _HOST_FOLDERS else folder
 

@@ -21,6 +21,9 @@ _TOKEN: Final = re.compile(r"""\"{3}|'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#.*|[\[\
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
+_DEPTH: Final = 100
+
+
 class TomlError(Exception):
     """The text is not TOML; `line` counts from 1, None when not known."""
 
@@ -46,7 +49,20 @@ def parse_toml(text: str) -> tuple[dict[str, object], dict[Where, int]]:
             raise TomlError(message[: found.start()], int(found.group(1))) from None
         last = text.count("\n") + 1 if message.endswith("(at end of document)") else None
         raise TomlError(message.removesuffix(" (at end of document)"), last) from None
+    if _deeper_than(_DEPTH, data):
+        raise TomlError(f"nested more than {_DEPTH} deep; this is no configuration", None)
     return data, key_lines(text)
+
+
+def _deeper_than(depth: int, data: object) -> bool:
+    """Say so without a call per level: dotted keys nest deeper than Python's stack."""
+    level = [data]
+    for _ in range(depth):
+        inner: list[object] = []
+        for each in level:
+            inner += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        level = inner
+    return any(isinstance(each, (dict, list)) and each for each in level)
 
 
 def key_lines(text: str) -> dict[Where, int]:

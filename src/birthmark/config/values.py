@@ -71,6 +71,11 @@ class Said:
         return [Said(value, self.document, (*self.where, at)) for at, value in enumerate(self.value)]
 
 
+def optional(said: Mapping[str, Said], key: str, reader: Callable[[Said], _T], default: _T) -> _T:
+    """Return what `reader` makes of the value under `key`, or `default` when nobody has said it."""
+    return reader(said[key]) if key in said else default
+
+
 def kind_of(value: object) -> str:
     """Return what a value is, for a person; never the value itself."""
     match value:
