@@ -49,6 +49,19 @@ def test_what_is_no_stat_line_is_refused(line: bytes) -> None:
         parse_stat(line)
 
 
+@given(st.binary(max_size=300))
+def test_no_line_breaks_the_stat_parser_but_with_a_value_error(line: bytes) -> None:
+    try:
+        parse_stat(line)
+    except ValueError:
+        pass
+
+
+@given(st.binary(max_size=15))
+def test_no_name_of_a_process_shifts_a_field(comm: bytes) -> None:
+    assert parse_stat(b"77 (" + comm + b") Z " + TAIL.encode()).start_ticks == 22
+
+
 # pids
 
 
@@ -194,3 +207,16 @@ def test_every_environment_survives_the_round_trip(
     block = b"".join(each + b"\0" for each in environ)
     blob = procargs(path, [b"argv0", *arguments], block + b"\0ptr_munge=1\0", padding=padding)
     assert environ_from_procargs2(blob) == block
+
+
+@given(st.lists(words | st.just(b""), min_size=1), st.lists(words), st.integers(0, 7))
+def test_no_argument_is_ever_taken_for_environment(
+    arguments: list[bytes], environ: list[bytes], padding: int
+) -> None:
+    """Cut anywhere, and with an empty first argument, which the padding swallows: some of the environment, or nothing."""
+    block = b"".join(each + b"\0" for each in environ)
+    blob = procargs(b"/bin/x", arguments, block, padding=padding)
+    start = len(blob) - len(block)
+    for end in range(len(blob) + 1):
+        found = environ_from_procargs2(blob[:end])
+        assert found is None or found in blob[start:end]
