@@ -130,6 +130,18 @@ def test_another_pid_is_the_callers_mistake() -> None:
         judge(IDENTITY, replace(SEEN, pid=78))
 
 
+@pytest.mark.parametrize("expected", [IDENTITY, replace(IDENTITY, start_ticks=-1)])
+def test_a_start_that_is_hidden_is_not_another_one(expected: Identity) -> None:
+    seen = replace(SEEN, start_ticks=-1, environ_state=EnvironState.HIDDEN, environ=b"", tag=None)
+    decides(judge(expected, seen), Verdict.SAME, Reason.SAME_INODE, Reason.ENVIRON_HIDDEN)
+
+
+@pytest.mark.parametrize("tag", [tag_of(BIRTH), tag_of(OTHER_BIRTH)])
+def test_an_inherited_tag_proves_nothing_where_neither_start_nor_inode_can_be_compared(tag: int) -> None:
+    seen = replace(SEEN, start_ticks=-1, environ_state=EnvironState.HIDDEN, environ=b"", tag=tag)
+    decides(judge(BARE, seen), Verdict.UNKNOWN, Reason.ENVIRON_HIDDEN, Reason.NO_INODE)
+
+
 # Row 3: a pidfd held since birth.
 
 
@@ -420,7 +432,7 @@ def test_a_newer_versions_field_is_ignored() -> None:
         ("pid", -1),
         ("pid", 77.0),
         ("start_ticks", None),
-        ("start_ticks", -1),
+        ("start_ticks", -2),
         ("inode", "9000"),
         ("birth", "xyz"),
         ("installation", "AA" * 16),

@@ -7,7 +7,7 @@ inode, which is never reused, or the mark and the tag of the birth.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -147,8 +147,8 @@ class HostFacts:
 class Identity:
     """Who a process is, written down at its birth.
 
-    `start_ticks` counts clock ticks since boot, so no step of the wall clock changes it.
-    `inode` is the pidfs inode, None where the kernel (before 6.9) has none that differ.
+    `start_ticks` counts clock ticks since boot, so no step of the wall clock changes it; -1 where the
+    system hid it from us. `inode` is the pidfs inode, None where the kernel (before 6.9) has none that differ.
     `birth`, `kind` and `service` are None for a process that we did not spawn.
     """
 
@@ -184,7 +184,7 @@ class Identity:
         }
 
     @classmethod
-    def from_dict(cls, record: dict[str, object]) -> Identity:
+    def from_dict(cls, record: Mapping[str, object]) -> Identity:
         """Read what `to_dict` wrote; unknown keys of a newer version are ignored.
 
         Raises:
@@ -200,7 +200,7 @@ class Identity:
             boot=str(_field(record, "boot", str)),
             pid_namespace=_number(record, "pid_namespace"),
             pid=_number(record, "pid"),
-            start_ticks=_number(record, "start_ticks"),
+            start_ticks=_number(record, "start_ticks", least=-1),
             inode=None if inode is None else int(str(inode)),
             birth=None if birth is None else birth_id(str(birth)),
             installation=None if owner is None else installation_id(str(owner)),
@@ -209,7 +209,7 @@ class Identity:
         )
 
 
-def _field(record: dict[str, object], name: str, kind: type, *, optional: bool = False) -> object:
+def _field(record: Mapping[str, object], name: str, kind: type, *, optional: bool = False) -> object:
     value = record.get(name)
     if value is None and optional:
         return None
@@ -219,7 +219,7 @@ def _field(record: dict[str, object], name: str, kind: type, *, optional: bool =
     return value
 
 
-def _number(record: dict[str, object], name: str) -> int:
+def _number(record: Mapping[str, object], name: str) -> int:
     value = _field(record, name, int)
     assert isinstance(value, int)
     if value < 0:
@@ -231,7 +231,8 @@ def _number(record: dict[str, object], name: str) -> int:
 class Sighting:
     """What one look at a live process saw; nothing in it is a guess.
 
-    `tag` is the raw soft value of the tag's resource limit, None where it could not be read.
+    `start_ticks` is -1 where the system hides it. `tag` is the raw soft value of the tag's resource
+    limit, None where it could not be read.
     `environ` is the whole block, empty unless `environ_state` is READABLE (or PARENTS).
     `exited` is the pidfd's word, or, without one, state Z with no thread left.
     """
@@ -351,12 +352,14 @@ def judge(expected: Identity, seen: Sighting | None, *, held: bool = False) -> P
         return gone(pid, Reason.ZOMBIE)
     if held:
         return Proof(pid, Verdict.SAME, (Evidence(Reason.HELD_SINCE_BIRTH),))
+    inode = expected.inode is not None and seen.inode is not None
     stamp = _stamp_evidence(expected, seen)
-    if stamp is not None:
+    # Mark and tag are inherited: they prove this process only where its start was compared, or its inode.
+    if stamp is not None and (inode or -1 not in (expected.start_ticks, seen.start_ticks)):
         same = stamp.reason in (Reason.MARK_OF_THIS_BIRTH, Reason.TAG_OF_THIS_BIRTH)
         return Proof(pid, Verdict.SAME if same else Verdict.DIFFERENT, (stamp,))
     why = Evidence(_STATE_REASON[seen.environ_state])
-    if expected.inode is not None and seen.inode is not None:
+    if inode:
         return Proof(pid, Verdict.SAME, (Evidence(Reason.SAME_INODE), why))
     return Proof(pid, Verdict.UNKNOWN, (why, Evidence(Reason.NO_INODE)))
 
@@ -413,7 +416,8 @@ def _elsewhere(expected: Identity, seen: Sighting) -> Evidence | None:
         return Evidence(Reason.OTHER_PID_NAMESPACE, str(expected.pid_namespace), str(facts.pid_namespace))
     if expected.pid != seen.pid:
         raise ValueError(f"pid {seen.pid} was looked at for a record of pid {expected.pid}")
-    if expected.start_ticks != seen.start_ticks:
+    # A time that was hidden from us (-1) is not another one.
+    if expected.start_ticks != seen.start_ticks and -1 not in (expected.start_ticks, seen.start_ticks):
         return Evidence(Reason.OTHER_START_TIME, str(expected.start_ticks), str(seen.start_ticks))
     if expected.inode is not None and seen.inode is not None and expected.inode != seen.inode:
         return Evidence(Reason.OTHER_INODE, str(expected.inode), str(seen.inode))
