@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +13,12 @@ from pathlib import Path
 import anyio
 
 from birthmark.children.installation import Installation, open_installation
-from birthmark.config.model import Intensity, ReadyKind, ReadySpec, Restart, ServiceSpec, Transport
-from birthmark.core.markers import ChildKind
+from birthmark.config.model import ReadyKind, ReadySpec, Restart, ServiceSpec, Transport
 from birthmark.core.policies import StopPolicy
 from birthmark.core.service import ServiceName
 from birthmark.core.states import Observed
 from birthmark.registry.sqlite import SqliteRegistry
+from birthmark.supervisor.booting import BootReport
 from birthmark.supervisor.clock import SystemClock
 from birthmark.supervisor.status import ServiceStatus
 from birthmark.supervisor.supervisor import Supervisor
@@ -61,6 +61,20 @@ def listener(name: str, port: int, **more: object) -> ServiceSpec:
     return service(name, python(LISTENER, "{port}"), **values)
 
 
+DEAF = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(2, b"deaf\\n")
+while True: time.sleep(60)
+"""
+"""Ignores end-of-file and SIGTERM, and says so once it does."""
+
+
+def says(pattern: str) -> ReadySpec:
+    """Be ready when a line matches."""
+    return ReadySpec(kind=ReadyKind.LOG, pattern=pattern, deadline_s=WITHIN_S)
+
+
 @dataclass
 class Household:
     """A supervisor that runs, and what it said."""
@@ -68,6 +82,7 @@ class Household:
     supervisor: Supervisor
     registry: SqliteRegistry
     installation: Installation
+    report: BootReport
     said: list[str] = field(default_factory=list)
 
     def status(self, name: str = "one") -> ServiceStatus:
@@ -87,9 +102,11 @@ class Household:
 
 
 @asynccontextmanager
-async def household(*specs: ServiceSpec, up: bool = True) -> AsyncIterator[Household]:
+async def household(
+    *specs: ServiceSpec, names: Sequence[str] | None = None, home: Path | None = None
+) -> AsyncIterator[Household]:
     """Boot a supervisor in this test's installation, run it, and bring all of it down at the end."""
-    installation = open_installation()
+    installation = open_installation(home)
     said: list[str] = []
     with SqliteRegistry(installation.registry_path, installation.id, home=installation.home) as registry:
         supervisor = Supervisor(
@@ -100,14 +117,12 @@ async def household(*specs: ServiceSpec, up: bool = True) -> AsyncIterator[House
             say=said.append,
             subreaper=False,
         )
-        await supervisor.boot()
-        if up:
-            await supervisor.up()
+        report = await supervisor.boot()
+        await supervisor.up(names)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(supervisor.run)
-            await anyio.lowlevel.checkpoint()
+            await tasks.start(supervisor.run)
             try:
-                yield Household(supervisor, registry, installation, said)
+                yield Household(supervisor, registry, installation, report, said)
             finally:
                 tasks.cancel_scope.cancel()
 
@@ -139,4 +154,19 @@ def files_below(folder: Path) -> Iterator[bytes]:
                 yield file.read_bytes()
 
 
-AGENT = ChildKind.AGENT
+def answers(port: int) -> bool:
+    """Say whether the listener on a port answers a request."""
+    with socket.create_connection(("127.0.0.1", port), WITHIN_S) as asking:
+        asking.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        return asking.recv(64).startswith(b"HTTP/1.1 200")
+
+
+def log_lines(status: ServiceStatus) -> list[list[str]]:
+    """Return a service's log as (time, stream, text) each."""
+    return [line.split(" ", 2) for line in Path(status.log).read_text().splitlines()]
+
+
+def write_program(path: str, text: str) -> None:
+    """Write an executable file."""
+    Path(path).write_text(text)
+    os.chmod(path, 0o755)

@@ -190,10 +190,11 @@ class Supervisor:
 
     # -- the loop
 
-    async def run(self) -> None:
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep the services as they are wanted until `down` has ended them; then let go of the installation.
 
-        Cancelled, it stops all of them first, within the shutdown's bound.
+        Cancelled, it stops all of them first, within the shutdown's bound. The verbs work from
+        `task_status.started()` on.
         """
         self._booted()
         try:
@@ -205,6 +206,7 @@ class Supervisor:
                     self._tasks = tasks
                     self._live_all()
                     tasks.start_soon(self._reap_orphans)
+                    task_status.started()
                     await self._leave.wait()
                     if not self._down.is_set():
                         await self.down()
