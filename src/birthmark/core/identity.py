@@ -219,11 +219,11 @@ def _field(record: Mapping[str, object], name: str, kind: type, *, optional: boo
     return value
 
 
-def _number(record: Mapping[str, object], name: str) -> int:
+def _number(record: Mapping[str, object], name: str, *, least: int = 0) -> int:
     value = _field(record, name, int)
     assert isinstance(value, int)
-    if value < 0:
-        raise ValueError(f"the identity's {name!r} is {value}, below zero")
+    if value < least:
+        raise ValueError(f"the identity's {name!r} is {value}, below {least}")
     return value
 
 
