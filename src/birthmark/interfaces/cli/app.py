@@ -47,7 +47,12 @@ class LazyGroup(click.Group):
         if target is None:
             return None
         module, _, name = target.partition(":")
-        command = getattr(import_module(module), name)
+        try:
+            command = getattr(import_module(module), name)
+        except ModuleNotFoundError as err:
+            if err.name != module:
+                raise
+            return None  # an installation without that part; the list of commands goes on without it
         assert isinstance(command, click.Command)
         return command
 

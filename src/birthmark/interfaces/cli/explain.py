@@ -108,7 +108,7 @@ def _not_running(name: str, records: Records) -> Whose:
         how = str(last.exit) if last.exit is not None else "nobody saw how it ended"
         why.append(f"its last birth, {last.birth}, is {last.state.value}: {how}")
         if last.why:
-            why.append(last.why)
+            why.append(f"it was ended by: {last.why}")
     return Whose(pid=0, owner=Owner.GONE, why=tuple(why), service=name, kind=known[name].kind.value)
 
 

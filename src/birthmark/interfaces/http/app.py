@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Final, Protocol
 
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -43,15 +42,14 @@ class BadRequest(Exception):
     """The request cannot be understood; the text says what was expected."""
 
 
-def make_app(supervisor: Household, *, about: Mapping[str, object], end: Callable[[], None]) -> Starlette:
+def make_app(supervisor: Household, *, about: Mapping[str, object]) -> Starlette:
     """Return the API of one supervisor.
 
     Args:
         supervisor: Whose verbs are called, in its own event loop.
         about: What `GET /v1/supervisor` answers.
-        end: Called once the answer to `POST /v1/down` has been sent: the server may end.
     """
-    api = _Api(supervisor, about, end)
+    api = _Api(supervisor, about)
     # Names may hold slashes: `path` takes them, and only GET has a route without a verb behind the name.
     return Starlette(
         routes=[
@@ -70,8 +68,8 @@ def make_app(supervisor: Household, *, about: Mapping[str, object], end: Callabl
 
 
 class _Api:
-    def __init__(self, supervisor: Household, about: Mapping[str, object], end: Callable[[], None]) -> None:
-        self._supervisor, self._about, self._end = supervisor, about, end
+    def __init__(self, supervisor: Household, about: Mapping[str, object]) -> None:
+        self._supervisor, self._about = supervisor, about
 
     async def about(self, request: Request) -> Response:
         return JSONResponse(dict(self._about))
@@ -107,10 +105,7 @@ class _Api:
 
     async def down(self, request: Request) -> Response:
         receipts = await self._supervisor.down()
-        # Only once it has been sent: the server would cut its own answer short.
-        return JSONResponse(
-            {"receipts": [each.to_dict() for each in receipts]}, background=BackgroundTask(self._end)
-        )
+        return JSONResponse({"receipts": [each.to_dict() for each in receipts]})
 
     def _status(self, name: ServiceName) -> ServiceStatus:
         statuses = {each.name: each for each in self._supervisor.status()}

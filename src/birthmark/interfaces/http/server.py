@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from birthmark.errors import InstallationBroken
 from birthmark.interfaces.sockets import address_of, control_socket, peer_uid
+from birthmark.supervisor.locking import remove_stale_socket
 
 _GRACE_S: Final = 2
 """How long running requests may take to end once the server is to end."""
@@ -28,11 +29,12 @@ def listening(home: Path) -> Iterator[socket.socket]:
     The caller holds the installation's lock: a socket that is there already belongs to nobody.
 
     Raises:
-        InstallationBroken: The socket cannot be made.
+        InstallationBroken: The socket cannot be made, or something else has its name.
     """
     path = control_socket(home)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_stale_socket(path)
         listener, made = _bind(path)
     except OSError as err:
         raise InstallationBroken(str(path), f"cannot listen there: {err.strerror or err}") from err
