@@ -115,10 +115,10 @@ def test_an_expected_holder_is_found_without_a_look_at_anybody_else(monkeypatch:
     looked_at = []
 
     def watched(
-        pid: int, wanted: Mapping[str, Listener], *, fd: int | None = None
-    ) -> list[OpenListener] | None:
-        looked_at.append((pid, fd))
-        return open_listeners(pid, wanted, fd=fd)
+        pid: int, wanted: Mapping[str, Listener], **how: Any
+    ) -> list[OpenListener] | None:  # Any: passed on unread
+        looked_at.append((pid, how["fd"]))
+        return open_listeners(pid, wanted, **how)
 
     monkeypatch.setattr(ports, "open_listeners", watched)
     with listening() as server:
@@ -181,6 +181,15 @@ def test_expected_processes_come_first_in_their_order_and_the_newest_of_the_rest
         forks = [parent.hear_pid() for _ in range(3)]
         answer = holders_of(port, expected=[forks[0], parent.pid], all_holders=True)
         assert answer.pids == (forks[0], parent.pid, *sorted(forks[1:], reverse=True))
+
+
+@pytest.mark.parametrize("all_holders", [False, True])
+def test_a_listener_on_a_standard_descriptor_is_found_as_inetd_leaves_it(all_holders: bool) -> None:
+    with puppet(SERVER + "os.dup2(server.fileno(), 2); server.close(); ready(); obey()", argv=HERE) as holder:
+        port = number(holder.hear())
+        holder.wait_ready()
+        [found] = holders_of(port, all_holders=all_holders).holders
+        assert (found.pid, found.fds) == (holder.pid, (2,))
 
 
 def test_an_heir_whose_maker_has_gone_is_the_only_holder() -> None:
@@ -384,10 +393,10 @@ def test_a_listener_closed_while_we_look_is_nobodys(monkeypatch: pytest.MonkeyPa
         port = port_of(server)
 
         def closing(
-            pid: int, wanted: Mapping[str, Listener], *, fd: int | None = None
-        ) -> list[OpenListener] | None:
+            pid: int, wanted: Mapping[str, Listener], **how: Any
+        ) -> list[OpenListener] | None:  # Any: passed on unread
             server.close()
-            return open_listeners(pid, wanted, fd=fd)
+            return open_listeners(pid, wanted, **how)
 
         monkeypatch.setattr(ports, "open_listeners", closing)
         assert holders_of(port).state is PortState.NOBODY
@@ -400,14 +409,14 @@ def test_a_listener_handed_on_while_we_look_is_found_with_its_heir(monkeypatch: 
         heirs: list[int] = []
 
         def late(
-            pid: int, wanted: Mapping[str, Listener], *, fd: int | None = None
-        ) -> list[OpenListener] | None:
+            pid: int, wanted: Mapping[str, Listener], **how: Any
+        ) -> list[OpenListener] | None:  # Any: passed on unread
             if not heirs:
                 # The pids are listed already; the heir is not among them.
                 maker.say("hand it on")
                 heirs.append(maker.hear_pid())
                 maker.wait_exited()
-            return open_listeners(pid, wanted, fd=fd)
+            return open_listeners(pid, wanted, **how)
 
         monkeypatch.setattr(ports, "open_listeners", late)
         assert holders_of(port).pids == tuple(heirs)
@@ -419,12 +428,12 @@ def test_a_server_replaced_while_we_look_is_seen_as_the_new_one(monkeypatch: pyt
         new: list[socket.socket] = []
 
         def replacing(
-            pid: int, wanted: Mapping[str, Listener], *, fd: int | None = None
-        ) -> list[OpenListener] | None:
+            pid: int, wanted: Mapping[str, Listener], **how: Any
+        ) -> list[OpenListener] | None:  # Any: passed on unread
             if not new:
                 old.close()
                 new.append(socket.create_server(("127.0.0.1", port)))
-            return open_listeners(pid, wanted, fd=fd)
+            return open_listeners(pid, wanted, **how)
 
         monkeypatch.setattr(ports, "open_listeners", replacing)
         try:

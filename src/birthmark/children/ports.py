@@ -18,6 +18,7 @@ from birthmark.platforms.listeners import (
     listeners,
     listeners_of,
     lives_elsewhere,
+    open_as_standard,
     open_in_threads,
     open_listeners,
 )
@@ -243,7 +244,10 @@ class _Look:
         for pid in newcomers:
             if not self.missing and not self.everyone:
                 return
-            self._add(pid, open_listeners(pid, self.wanted))
+            self._add(pid, open_listeners(pid, self.wanted, standard=self.everyone))
+        if self.missing and not self.everyone:
+            for pid in newcomers:
+                self._add(pid, open_as_standard(pid, self.wanted))
         if self.missing or self.everyone:
             for pid in newcomers:
                 if pid not in self.found:
@@ -252,7 +256,7 @@ class _Look:
     def _add(self, pid: int, opened: list[OpenListener] | None) -> None:
         self.looked_at.add(pid)
         if opened:
-            self.found[pid] = opened
+            self.found[pid] = [*self.found.get(pid, ()), *opened]
             self.missing.difference_update(link_of(one.listener.inode) for one in opened)
 
     def _result(self) -> PortAnswer:

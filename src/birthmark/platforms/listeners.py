@@ -23,6 +23,7 @@ __all__ = [
     "listeners",
     "listeners_of",
     "lives_elsewhere",
+    "open_as_standard",
     "open_in_threads",
     "open_listeners",
 ]
@@ -43,6 +44,7 @@ _MESSAGE_BYTES: Final = 72
 # A dump comes in pieces of at most 32 KiB; a socket whose piece does not fit would lose the rest.
 _RECEIVE_BYTES: Final = 64 * 1024
 
+_STANDARD: Final = frozenset({"0", "1", "2"})
 _FAMILIES: Final = ((_socket.AF_INET, "IPv4", 4), (_socket.AF_INET6, "IPv6", 16))
 
 
@@ -134,7 +136,7 @@ def link_of(inode: int) -> str:
 
 
 def open_listeners(
-    pid: int, wanted: Mapping[str, Listener], *, fd: int | None = None
+    pid: int, wanted: Mapping[str, Listener], *, fd: int | None = None, standard: bool = True
 ) -> list[OpenListener] | None:
     """Return which of the `wanted` listeners (by `link_of`) process `pid` has open.
 
@@ -143,6 +145,8 @@ def open_listeners(
         wanted: The listeners, by the text of their links.
         fd: A descriptor that was one of them when last seen. If it still is, and it is the only one
             wanted, nothing else is read.
+        standard: Look at descriptors 0, 1 and 2 as well. Only a server started by inetd has its listener
+            there, and for a small process they are most of the work; see `open_as_standard`.
 
     Returns:
         None when the kernel does not let us look, at an exited process of our own neither. Empty when it
@@ -155,7 +159,13 @@ def open_listeners(
         found = _first_try(folder, fd, wanted)
         if found is not None:
             return [found]
-    return _scan(folder, wanted)
+    return _scan(folder, wanted, standard)
+
+
+def open_as_standard(pid: int, wanted: Mapping[str, Listener]) -> list[OpenListener]:
+    """Return what `open_listeners` leaves out without `standard`. Empty also where we may not look."""
+    folder = f"/proc/{pid}/fd/"
+    return [found for fd in range(3) if (found := _first_try(folder, fd, wanted))]
 
 
 def open_in_threads(pid: int, wanted: Mapping[str, Listener]) -> list[OpenListener]:
@@ -192,7 +202,7 @@ def _first_try(folder: str, fd: int, wanted: Mapping[str, Listener]) -> OpenList
     return None if listener is None else OpenListener(fd, listener)
 
 
-def _scan(folder: str, wanted: Mapping[str, Listener]) -> list[OpenListener] | None:
+def _scan(folder: str, wanted: Mapping[str, Listener], standard: bool = True) -> list[OpenListener] | None:
     readlink = os.readlink
     found: list[OpenListener] = []
     try:
@@ -202,6 +212,8 @@ def _scan(folder: str, wanted: Mapping[str, Listener]) -> list[OpenListener] | N
     except OSError:
         return found
     for name in names:
+        if not standard and name in _STANDARD:
+            continue
         try:
             link = readlink(folder + name)
         except PermissionError:
