@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +101,7 @@ def open_installation(home: Path | None = None) -> Installation:
         if known is not None and known[1:] == place:
             return Installation(known[0], folder)
         because = "first use" if known is None else f"the folder was copied from that of {known[0]}"
-        fresh = installation_id(secrets.token_hex(16))
+        fresh = installation_id(os.urandom(16).hex())
         _write(path, {"id": fresh, "device": place[0], "inode": place[1]})
         return Installation(fresh, folder, because)
 
@@ -147,7 +146,7 @@ def _read(path: Path) -> tuple[InstallationId, int, int] | None:
 
 
 def _write(path: Path, record: dict[str, object]) -> None:
-    draft = path.with_name(f"{_FILE}.{os.getpid()}.{secrets.token_hex(4)}")
+    draft = path.with_name(f"{_FILE}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
