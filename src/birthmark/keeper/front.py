@@ -228,7 +228,7 @@ def _launch(
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     descriptors = tuple((fd if fd in given else null, fd) for fd in sorted({0, 1, 2, *given}))
     if ignored:
-        from birthmark.keeper.ignoring import starts_ignoring
+        from birthmark.platforms.ignoring import starts_ignoring
 
         path, argv = starts_ignoring(ignored, path, argv)
     try:
