@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 KEEP_HARD = -2
+RT_SIGACTION = {"x86_64": 13, "aarch64": 134, "riscv64": 134, "ppc64le": 173, "s390x": 174}
 
 
 def main() -> None:
@@ -36,6 +37,8 @@ def main() -> None:
         if request["limits"]:
             import resource  # noqa: F401
         program = (request["path"], request["argv"], dict(entry.split(b"=", 1) for entry in request["env"]))
+
+        default_hidden_signals()
 
         step = "descriptors"
         for stash, theirs in request["descriptors"]:
@@ -145,6 +148,18 @@ def arming() -> "Callable[[int], None]":
             raise OSError(ctypes.get_errno(), "prctl")
 
     return arm
+
+
+def default_hidden_signals() -> None:
+    """Give back their default to the two signals that glibc hides, and that its posix_spawn sets to *ignored*."""
+    call = RT_SIGACTION.get(os.uname().machine)
+    if sys.platform != "linux" or call is None:
+        return
+    import ctypes
+
+    zeros = ctypes.create_string_buffer(256)  # SIG_DFL in every layout
+    for number in (32, 33):
+        ctypes.CDLL(None).syscall(call, number, zeros, None, 8)
 
 
 if __name__ == "__main__":

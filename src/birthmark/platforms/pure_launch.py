@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -77,7 +78,7 @@ class _Ticket:
         pairs = request.descriptors
         taken = {number for pair in pairs for number in pair}
         free = (number for number in itertools.count(3) if number not in taken)
-        self.stash = [(next(free), theirs) for _, theirs in pairs]
+        self.stash = [(next(free), int(theirs)) for _, theirs in pairs]
         self.moves = [(ours, next_to) for (ours, _), (next_to, _) in zip(pairs, self.stash, strict=True)]
         self.spare = free
 
@@ -106,7 +107,7 @@ class _Ticket:
             self.abandoned = True
             born, self.born = self.born, None
             if not self.taken and self.control is not None:
-                self.control.close()
+                _close(self.control)
         if born is not None:
             end_unclaimed(*born)
 
@@ -138,7 +139,7 @@ class _Ticket:
             number = err.errno or errno.EINVAL
             raise LaunchFailed(number, steps.get(number, Step.SPAWN)) from err
         finally:
-            self.control.close()
+            _close(self.control)
         try:
             # It waits for its request, so it is there, and unreaped it keeps its number.
             return pid, _open_pidfd(pid)
@@ -154,7 +155,6 @@ class _Spawner:
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[_Ticket] = queue.SimpleQueue()
         self._started = False
-        self.sockets: set[socket.socket] = set()
 
     def submit(self, ticket: _Ticket) -> None:
         """Have the thread carry it out.
@@ -179,38 +179,50 @@ class _Spawner:
 
 _spawner = _Spawner()
 
+# The sockets that are open now. Opened and closed under the lock, which a fork waits for: its child closes exactly
+# these. Kept open there, the child's end of one would hide from us that its program runs, and Python's close()
+# gives the GIL away between forgetting the number and closing it.
+# Weak, so that one whose close() was interrupted is left to the collector.
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_forking = threading.RLock()
+
 
 def _begin_anew() -> None:
-    """After os.fork(), in the child: the thread is gone, the locks are as they were, and the sockets are not ours.
-
-    Kept open here, the child's end of one would hide from our parent that its program runs.
-    """
-    global _spawner
-    sockets = _spawner.sockets
+    """After os.fork(), in the child: the thread is gone, the locks are as they were, and the sockets are not ours."""
+    global _spawner, _forking
     _spawner = _Spawner()
-    for each in sockets:
-        each.close()
+    _forking = threading.RLock()
+    while _sockets:
+        _sockets.pop().close()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(
+    before=lambda: _forking.acquire(),
+    after_in_parent=lambda: _forking.release(),
+    after_in_child=_begin_anew,
+)
+
+
+def _close(end: socket.socket) -> None:
+    with _forking:
+        end.close()
+        _sockets.discard(end)
 
 
 @contextmanager
 def _in_flight(ticket: _Ticket) -> Iterator[socket.socket]:
     """Make the socket to the new interpreter: our end, closed at the end, and the ticket's."""
-    spawner = _spawner
     try:
-        ours, ticket.control = socket.socketpair()
+        with _forking:
+            ours, ticket.control = pair = socket.socketpair()
+            _sockets.update(pair)
     except OSError as err:
         raise LaunchFailed(err.errno or errno.EINVAL, Step.SPAWN) from err
-    with ours:
+    try:
         ours.settimeout(None)  # a host may have set another default
-        pair = {ours, ticket.control}
-        spawner.sockets |= pair
-        try:
-            yield ours
-        finally:
-            spawner.sockets -= pair
+        yield ours
+    finally:
+        _close(ours)
 
 
 def _environment(request: Launch) -> dict[bytes, bytes]:
@@ -240,14 +252,19 @@ def _payload(request: Launch, ticket: _Ticket) -> bytes:
             "cwd": request.cwd,
             "descriptors": ticket.stash,
             "parent": os.getpid(),
-            "parent_death": request.parent_death,
-            "umask": request.umask,
-            "uid": request.uid,
-            "gid": request.gid,
-            "groups": None if request.groups is None else list(request.groups),
-            "limits": list(request.limits),
+            "parent_death": _plain(request.parent_death),
+            "umask": _plain(request.umask),
+            "uid": _plain(request.uid),
+            "gid": _plain(request.gid),
+            "groups": None if request.groups is None else [int(group) for group in request.groups],
+            "limits": [(int(number), int(soft), int(hard)) for number, soft, hard in request.limits],
         }
     )
+
+
+def _plain(number: int | None) -> int | None:
+    """Return an int that is no member of an enumeration (signal.SIGTERM): marshal takes no other."""
+    return None if number is None else int(number)
 
 
 def _send(ours: socket.socket, payload: bytes) -> None:
