@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,6 +59,14 @@ def test_a_files_content_is_taken_without_its_last_newline(tmp_path: Path) -> No
     assert argument(tmp_path, f"${{file:{tmp_path}/key}}") == "secret \n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="FIFOs are POSIX's")
+def test_a_reference_to_a_fifo_waits_for_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for policy in ("args = ['${file:pipe}']", "env_file = 'pipe'"):
+        file = write(tmp_path / "a.toml", f"[mcp.x]\ncommand = 'x'\n{policy}\n")
+        assert refusal(file).endswith("the file pipe cannot be read: it is no regular file")
+
+
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
@@ -68,7 +78,7 @@ def test_a_files_content_is_taken_without_its_last_newline(tmp_path: Path) -> No
             "Set a variable and write ${VAR} in a birthmark.toml that imports this file",
         ),
         ("${file:gone}", "x: the file {folder}/gone cannot be read: No such file or directory"),
-        ("${file:.}", "x: the file {folder} cannot be read: Is a directory"),
+        ("${file:.}", "x: the file {folder} cannot be read: it is a folder"),
         ("${file:}", "x: an empty path"),
         (
             "${TOKEN",

@@ -176,7 +176,8 @@ def test_an_overlay_with_a_command_of_its_own_takes_no_arguments_from_the_host(t
 
 
 def test_an_overlay_gives_an_imported_server_its_port_and_address(tmp_path: Path) -> None:
-    write(tmp_path / ".mcp.json", '{"mcpServers": {"x": {"command": "x", "args": ["--port", "${port}"]}}}')
+    host = '{"mcpServers": {"x": {"type": "stdio", "command": "x", "args": ["--port", "${port}"]}}}'
+    write(tmp_path / ".mcp.json", host)
     text = 'import = [".mcp.json"]\n[mcp.x]\nport = 8931\nurl = "http://127.0.0.1:{port}/mcp"\n'
     (spec,) = load(own(tmp_path, text)).services
     assert (spec.port, spec.url, spec.transport) == (8931, "http://127.0.0.1:{port}/mcp", Transport.HTTP)
@@ -291,6 +292,14 @@ REFUSED = {
         X + 'args = ["${port}"]',
         '3: mcp.x.args: x: ${port} without a port. Add port = "auto", or a number',
     ),
+    "remote template": (
+        '[mcp.x]\nurl = "http://h:{port}/"',
+        "2: mcp.x.url: a port to be leased, and no command to lease it for. Write the port itself",
+    ),
+    "address with a newline": (
+        '[mcp.x]\nurl = "http://h/\\n"',
+        '2: mcp.x.url: this is no address. Write for example "http://127.0.0.1:8931/mcp"',
+    ),
     "both kinds": (
         X + '[agent.x]\ncommand = "y"',
         "3: agent.x: 'x' is already the name of an agent or MCP server, on {file}:1. "
@@ -309,7 +318,10 @@ REFUSED = {
         'Add command = "…", or import = ["…"] at the top of birthmark.toml',
     ),
     "mcp no table": ("mcp = 3", "1: mcp: this is a number; a table is expected"),
-    "service no table": ('[mcp]\nx = "npx"', "2: mcp.x: this is a string; a table is expected"),
+    "service no table": (
+        '[mcp]\nx = "npx"',
+        "2: mcp.x: this is a string; a table is expected. A service is a table with a name: [mcp.NAME]",
+    ),
     "empty command": ('[mcp.x]\ncommand = ""', "2: mcp.x.command: this is empty"),
     "syntax": ("[mcp.x]\ncommand = \n", "2: not valid TOML: Invalid value"),
     "not finished": ('[mcp.x]\ncommand = "x', "2: not valid TOML: Unterminated string"),

@@ -65,6 +65,10 @@ class Builder:
         url, written_url = self.url()
         if not command and url is None:
             raise entry.said.error("neither a command nor a url", "Name the program under the key command")
+        if not command and url is not None and "{port}" in url:
+            raise self.said["url"].error(
+                "a port to be leased, and no command to lease it for", "Write the port itself"
+            )
         if command and url is not None and self.in_host_file(self.said["url"]):
             self.warnings.append(f"{self.at('url')}: {name}: the url is left alone, since there is a command")
             url = written_url = None
@@ -154,7 +158,7 @@ class Builder:
             return None, None
         written = read.full_text(said)
         url, _ = self.expand(said)
-        if not _WEB.match(url):
+        if not _WEB.match(url) or not url.isprintable() or " " in url:
             raise said.error("this is no address", 'Write for example "http://127.0.0.1:8931/mcp"')
         try:
             port = urlsplit(_plain(url)).port
@@ -193,7 +197,7 @@ class Builder:
         transport = read.one_of(Transport)(said)
         # A host's file that gives a command is reached over stdio, whatever else it says, unless we know its port.
         if self.in_host_file(said):
-            return default if transport is Transport.HTTP else transport
+            return transport if transport is Transport.STDIO and not reachable else default
         return transport
 
     def cwd(self) -> Path:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from birthmark.config.files import Unreadable, read_regular
 from birthmark.config.values import Said, check_text
 from birthmark.errors import ConfigError
 
@@ -21,16 +22,11 @@ def read_env_file(path: Path, said: Said) -> dict[str, str]:
             since it may hold a secret.
     """
     try:
-        with open(path, "rb") as file:
-            raw = file.read(_LIMIT_BYTES + 1)
-        text = raw.decode("utf-8-sig")
+        text = read_regular(path, _LIMIT_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(str(path), "the file is not UTF-8", hint="Save it as UTF-8") from None
-    except (OSError, ValueError) as err:
-        words = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise said.error(f"the file {path} cannot be read: {words}") from None
-    if len(raw) > _LIMIT_BYTES:
-        raise said.error(f"the file {path} is longer than 1 MiB")
+    except Unreadable as err:
+        raise said.error(f"the file {path} cannot be read: {err}") from None
     variables: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from birthmark.config.environ import PLAIN, matches
+from birthmark.config.files import Unreadable, read_regular
 from birthmark.config.values import Said, check_text, text
 from birthmark.errors import ConfigError
 
@@ -122,13 +123,9 @@ class Expander:
     def _file(self, written: str, said: Said) -> str:
         path = self.path(written, said)
         try:
-            with open(path, "rb") as file:
-                raw = file.read(_FILE_LIMIT_BYTES + 1)
-        except (OSError, ValueError) as err:
-            words = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-            raise said.error(f"{self.service}: the file {path} cannot be read: {words}") from None
-        if len(raw) > _FILE_LIMIT_BYTES:
-            raise said.error(f"{self.service}: the file {path} is longer than 1 MiB")
+            raw = read_regular(path, _FILE_LIMIT_BYTES)
+        except Unreadable as err:
+            raise said.error(f"{self.service}: the file {path} cannot be read: {err}") from None
         # Editors and `echo` end a file with a newline that is no part of a password.
         return raw.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
 

@@ -56,3 +56,12 @@ def user_config_folder() -> Path:
     from platformdirs import user_config_path  # 8 ms that a start with -f does not need
 
     return user_config_path("birthmark", appauthor=False)
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    """Return the user's home folder."""
+    named = environ.get("HOME") or environ.get("USERPROFILE")
+    try:
+        return Path(named) if named else Path.home()
+    except RuntimeError:  # no entry for our uid
+        return Path("/")

@@ -11,6 +11,7 @@ from birthmark.config.building import Base, Builder
 from birthmark.config.clients import Entry, read_host
 from birthmark.config.documents import Document, read_document
 from birthmark.config.expand import Expander
+from birthmark.config.find import home_of
 from birthmark.config.model import Config, Source, SupervisorSettings
 from birthmark.config.own import Own, read_own
 from birthmark.config.values import Said, full_text, nearest
@@ -39,15 +40,6 @@ def load_files(
         ConfigError: Something in them cannot be used; it says where, and the way out.
     """
     return _Loading(environ, allow_unset, home or home_of(environ)).load(paths)
-
-
-def home_of(environ: Mapping[str, str]) -> Path:
-    """Return the user's home folder."""
-    named = environ.get("HOME") or environ.get("USERPROFILE")
-    try:
-        return Path(named) if named else Path.home()
-    except RuntimeError:  # no entry for our uid
-        return Path("/")
 
 
 def workspace_of(path: Path, home: Path) -> Path:

@@ -70,6 +70,8 @@ def read_own(document: Document) -> Own:
                     f"{name!r} is already the name of an agent or MCP server, on {other.document.place(other.where)}",
                     "A name is unique across kinds; rename one of them",
                 )
+            if not isinstance(said.value, dict):
+                raise said.wrong("a table", f"A service is a table with a name: [{table}.NAME]")
             seen[name] = said
             own.entries.append(_entry(said, name, kind, SERVICE_KEYS))
     return own

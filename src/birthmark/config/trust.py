@@ -6,12 +6,11 @@ import hashlib
 import json
 import os
 import shlex
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from birthmark.config.find import user_config_folder
+from birthmark.config.find import home_of, user_config_folder
 from birthmark.config.model import Config, ServiceSpec, Source
 from birthmark.errors import ConfigError, InstallationBroken, NotTrusted
 
@@ -25,13 +24,14 @@ def needs_trust(path: Path, *, home: Path | None = None) -> bool:
     The user's own configuration does not need it, though the home or the configuration folder may be under version
     control too. `home` is the user's home; None: as the system says.
     """
-    user = home or Path.home()
+    user = home or home_of(os.environ)
+    homes = {user, user.resolve()}
     own = (user_config_folder(), user / ".config" / "birthmark")
     for seen in {Path(os.path.abspath(path)), path.resolve()}:
         if any(seen.is_relative_to(folder) for folder in own):
             continue
         for folder in seen.parents:
-            if user.is_relative_to(folder):
+            if any(each.is_relative_to(folder) for each in homes):
                 break
             if any(os.path.lexists(folder / name) for name in _VERSION_CONTROL):
                 return True
@@ -114,6 +114,8 @@ def _read_store(state: Path) -> dict[str, str]:
 
 
 def _write_store(state: Path, files: Mapping[str, str]) -> None:
+    import tempfile  # which brings in shutil and random, and few starts write
+
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Written beside and renamed: a reader sees the old file or the new one. mkstemp makes it 0600.
