@@ -10,6 +10,7 @@ import sys
 import threading
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from birthmark import (
@@ -271,15 +272,15 @@ anyio.run(main)
 """
     with puppet() as child:
         child.wait_ready()
-        done = subprocess.run(
-            [sys.executable, "-c", _PRELOAD + code, str(child.pid)],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        done = await anyio.to_thread.run_sync(run_python, _PRELOAD + code, str(child.pid))
         assert f"not permitted to send SIGTERM to process {child.pid}" in done.stdout, done.stderr
         child.ask()
+
+
+def run_python(code: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 # Everything is imported before the rights are given up: the interpreter may live in a closed folder.

@@ -36,6 +36,7 @@ from birthmark import (
     spawn_owned_supervised,
     spawn_supervised,
 )
+from birthmark.children.command import unarmed_reason
 from birthmark.core.markers import TAG_RESOURCE, tag_of
 from birthmark.platforms import load
 from birthmark.testing.puppet import puppet, wait_exited
@@ -109,7 +110,7 @@ def test_the_tag_is_in_the_soft_limit_and_the_hard_one_is_left_alone() -> None:
 @pytest.mark.parametrize("name", ["", "api", "a=b", "a\0b", "a\nb", "\x1b", "a\ud800"])
 def test_a_name_no_service_may_have_marks_nothing(name: str) -> None:
     command = Command("true")
-    with pytest.raises(ValueError, match="service name|reserved"):
+    with pytest.raises(ValueError, match=r"service name|reserved"):
         mark_child(command, ChildKind.MCP, name)
     assert command.mark is None
 
@@ -297,11 +298,11 @@ def test_a_program_that_the_kernel_disarms_is_reported_as_unarmed(tmp_path: Path
     program = tmp_path / "sleeper"
     program.write_bytes(Path("/bin/sleep").read_bytes())
     program.chmod(0o755 | stat.S_ISUID)
-    assert Command(program).unarmed_reason(str(program)) == "the program is set-user-id"
+    assert unarmed_reason(str(program)) == "the program is set-user-id"
     program.chmod(0o755 | stat.S_ISGID)
-    assert Command(program).unarmed_reason(str(program)) == "the program is set-group-id"
+    assert unarmed_reason(str(program)) == "the program is set-group-id"
     program.chmod(0o755)
-    assert Command(program).unarmed_reason(str(program)) is None
+    assert unarmed_reason(str(program)) is None
     with Spawner() as spawner, spawner.spawn_owned_supervised(Command("true", parent_death=None)) as child:
         assert child.unarmed_reason == "not asked for"
         assert not child.armed
@@ -317,7 +318,7 @@ def test_a_program_with_file_capabilities_is_reported_as_unarmed(as_root: None, 
         os.setxattr(program, "security.capability", capability)
     except OSError as err:
         pytest.skip(f"this file system keeps no capabilities: {err}")
-    assert Command(program).unarmed_reason(str(program)) == "the program has file capabilities"
+    assert unarmed_reason(str(program)) == "the program has file capabilities"
 
 
 # -- parent death -----------------------------------------------------------------
@@ -447,6 +448,7 @@ def with_status(spawner: Spawner, pid: int, expected: ExitStatus) -> None:
     assert spawner.exit_status(pid) == expected
 
 
+@pytest.mark.keeps_descriptors
 def test_the_processs_own_spawner_serves_the_module_level_functions() -> None:
     child = spawn_owned_supervised(talker())
     child.close_stdin()

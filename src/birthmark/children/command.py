@@ -222,26 +222,25 @@ class Command:
             raise SpawnFailed(self.program, errno.EINVAL, "credentials", hint=str(err).strip("\"'")) from err
         return uid, gid, groups
 
-    def unarmed_reason(self, path: str) -> str | None:
-        """Say why the kernel will drop the parent-death signal for this program, or None.
 
-        Source: prctl(2), PR_SET_PDEATHSIG: cleared at the exec of a set-user-id or
-        set-group-id program, or one with file capabilities.
-        """
-        if self.parent_death is None:
-            return "not asked for"
-        try:
-            mode = os.stat(path).st_mode
-            if mode & 0o4000:
-                return "the program is set-user-id"
-            if mode & 0o2010 == 0o2010:
-                return "the program is set-group-id"
-            if hasattr(os, "getxattr"):
-                os.getxattr(path, "security.capability")
-                return "the program has file capabilities"
-        except OSError:
-            return None
+def unarmed_reason(path: str) -> str | None:
+    """Say why the kernel drops the parent-death signal for this program, or None.
+
+    Source: prctl(2), PR_SET_PDEATHSIG: cleared at the exec of a set-user-id or set-group-id
+    program, or one with file capabilities.
+    """
+    try:
+        mode = os.stat(path).st_mode
+        if mode & 0o4000:
+            return "the program is set-user-id"
+        if mode & 0o2010 == 0o2010:
+            return "the program is set-group-id"
+        if hasattr(os, "getxattr"):
+            os.getxattr(path, "security.capability")
+            return "the program has file capabilities"
+    except OSError:
         return None
+    return None
 
 
 def _known_uid(uid: int) -> bool:

@@ -9,16 +9,16 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Literal
 
-from birthmark.children.command import Command, Stdio
+from birthmark.children.command import Command, Stdio, unarmed_reason
 from birthmark.core.identity import Identity, Proof, gone, judge
 from birthmark.core.outcomes import ExitStatus
 from birthmark.core.service import BirthId
-from birthmark.errors import ChildrenAlive, SpawnerClosed, SpawnFailed
+from birthmark.errors import ChildrenAlive, LookFailed, ProcessGone, SpawnerClosed, SpawnFailed
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 from birthmark.platforms.launch import LaunchFailed, end_unclaimed, launch
@@ -34,9 +34,9 @@ class Child:
 
     Attributes:
         pid: The kernel's number for it.
-        identity: Who it is, written down at birth.
-        stdin, stdout, stderr: Our ends of its pipes, unbuffered; None where no pipe was asked for. Ours to close.
-        armed: Whether the kernel signals it when our process ends; `unarmed_reason` says why not.
+        pinned: Its pidfd, held since birth; ours, not the caller's.
+        stdin, stdout, stderr: Our ends of its pipes, unbuffered; None where no pipe was asked for.
+            The caller's to close.
 
     A child that is dropped is neither ended nor forgotten: its spawner reaps it.
     """
@@ -45,20 +45,49 @@ class Child:
         self,
         spawner: Spawner,
         pinned: Pinned,
-        identity: Identity,
+        command: Command,
+        path: str,
         pipes: Sequence[io.FileIO | None],
-        unarmed_reason: str | None,
     ) -> None:
         self.pid = pinned.pid
         self.pinned = pinned
-        self.identity = identity
         self.stdin, self.stdout, self.stderr = pipes
-        self.unarmed_reason = unarmed_reason
+        self._mark = command.mark
+        self._asked_for = command.parent_death is not None
+        self._path = path
+        self._identity: Identity | None = None
         self._spawner = spawner
         self._owner = os.getpid()
         self._status: ExitStatus | None = None
         self._lock = threading.Lock()
         self._platform = load()
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is, as of its birth.
+
+        Read when it is first asked for, and before it is reaped at the latest: until then its
+        number, start time and inode are its own. In a host whose other threads are busy, each
+        system call at the spawn itself would cost their whole time slices.
+        """
+        if self._identity is None:
+            seen = self._platform.observe(self.pinned, environ=False)
+            if seen is None:
+                # SIGCHLD is ignored in this host, or somebody else waits for any child.
+                raise ProcessGone(self.pid)
+            mark = self._mark
+            self._identity = seen.identity(
+                birth=mark.birth if mark else None,
+                installation=mark.installation if mark else None,
+                kind=mark.kind if mark else None,
+                service=mark.service if mark else None,
+            )
+        return self._identity
+
+    @property
+    def unarmed_reason(self) -> str | None:
+        """Why the kernel will not signal it when our process ends; None when it will."""
+        return unarmed_reason(self._path) if self._asked_for else "not asked for"
 
     @property
     def armed(self) -> bool:
@@ -68,7 +97,7 @@ class Child:
     @property
     def birth(self) -> BirthId | None:
         """The birth, None for an unmarked child."""
-        return self.identity.birth
+        return self._mark.birth if self._mark is not None else None
 
     @property
     def exit_fd(self) -> int | None:
@@ -84,6 +113,9 @@ class Child:
         with self._lock:
             # A fork of our process is not its parent: it may look, and leaves the status alone.
             if self._status is None and self._owner == os.getpid():
+                if self._identity is None and self._platform.exited(self.pinned):
+                    with suppress(ProcessGone, LookFailed):
+                        self._identity = self.identity
                 self._status = self._platform.reap(self.pid)
                 if self._status is not None:
                     self._spawner._ended(self)
@@ -175,6 +207,7 @@ class Spawner:
         self._pid = os.getpid()
         self._held: dict[int, tuple[Pinned, weakref.ref[Child]]] = {}
         self._reaper = _Reaper()
+        self._null = -1
 
     def spawn_owned_supervised(self, command: Command) -> Child:
         """Start a command and return its child, once its program runs. Blocks for about a millisecond.
@@ -185,7 +218,7 @@ class Spawner:
         """
         self._require_open()
         path = command.resolve()
-        ours, theirs, opened = _plumb(command)
+        ours, theirs, opened = _plumb(command, self._null_device)
         try:
             try:
                 request = command.to_launch(
@@ -247,11 +280,13 @@ class Spawner:
             raise ValueError(f"{children!r} is neither 'stop' nor 'leave'")
         if self._pid != os.getpid():
             self._closed = True
+            self._close_null_device()
             return
         alive = self.children()
         if alive and children is None:
             raise ChildrenAlive(alive)
         self._closed = True
+        self._close_null_device()
         if children == "stop":
             self._stop_all()
         with self._lock:
@@ -279,6 +314,21 @@ class Spawner:
     ) -> None:
         self.close(children="stop")
 
+    def __del__(self) -> None:
+        self._close_null_device()
+
+    def _null_device(self) -> int:
+        """Return a descriptor on the null device. One serves all: an open at each spawn would cost a time slice."""
+        with self._lock:
+            if self._null < 0:
+                self._null = os.open(os.devnull, os.O_RDWR)
+            return self._null
+
+    def _close_null_device(self) -> None:
+        fd, self._null = self._null, -1
+        if fd >= 0:
+            os.close(fd)
+
     def _require_open(self) -> None:
         if self._closed or self._pid != os.getpid():
             raise SpawnerClosed
@@ -286,20 +336,8 @@ class Spawner:
     def _claim(
         self, command: Command, path: str, pid: int, pidfd: int | None, ours: Sequence[io.FileIO | None]
     ) -> Child:
-        platform = load()
-        pinned = platform.adopt_pidfd(pid, pidfd) if pidfd is not None else platform.pin(pid)
-        # Our unreaped child: the number is its own until we reap it, whatever happens meanwhile.
-        seen = platform.observe(pinned, environ=False)
-        if seen is None:
-            raise SpawnFailed(command.program, errno.ECHILD, "spawn", hint="somebody else reaped the child")
-        mark = command.mark
-        identity = seen.identity(
-            birth=mark.birth if mark else None,
-            installation=mark.installation if mark else None,
-            kind=mark.kind if mark else None,
-            service=mark.service if mark else None,
-        )
-        child = Child(self, pinned, identity, ours, command.unarmed_reason(path))
+        pinned = Pinned(pid, pidfd, -1) if pidfd is not None else load().pin(pid)
+        child = Child(self, pinned, command, path, ours)
         with self._lock:
             self._held[pid] = (pinned, weakref.ref(child))
         return child
@@ -409,7 +447,7 @@ def enumerate_targets(sources: Sequence[int]) -> list[tuple[int, int]]:
     return [(source, target) for target, source in enumerate(sources)]
 
 
-def _plumb(command: Command) -> tuple[list[io.FileIO | None], list[int], list[int]]:
+def _plumb(command: Command, null: Callable[[], int]) -> tuple[list[io.FileIO | None], list[int], list[int]]:
     """Return our ends of the pipes, the child's three descriptors, and those to close after the spawn."""
     ours: list[io.FileIO | None] = []
     theirs: list[int] = []
@@ -425,9 +463,7 @@ def _plumb(command: Command) -> tuple[list[io.FileIO | None], list[int], list[in
                     ours.append(io.FileIO(mine, "wb" if number == 0 else "rb"))
                     continue
                 case Stdio.NULL:
-                    fd = os.open(os.devnull, os.O_RDWR)
-                    opened.append(fd)
-                    theirs.append(fd)
+                    theirs.append(null())
                 case Stdio.INHERIT:
                     theirs.append(number)
                 case int():
