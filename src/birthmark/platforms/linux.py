@@ -135,6 +135,9 @@ def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
         again = _stat(pid)
         if again is None or again.start_ticks != stat.start_ticks:
             return None
+        if pinned.start_ticks not in (-1, stat.start_ticks):
+            # The number is somebody else's by now.
+            return None
     if pinned.start_ticks == -1:
         pinned.start_ticks = stat.start_ticks
     return Sighting(
@@ -192,6 +195,7 @@ def exit_fd(pinned: Pinned) -> int | None:
 
 def _stat(pid: int) -> Stat | None:
     """Read ``/proc/PID/stat``; None when there is no such process (or it is hidden)."""
+    _believe_procfs()
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -397,6 +401,22 @@ def _first_line(path: str) -> str:
         return file.readline().strip()
 
 
+_believed_by: int | None = None
+
+
+def _believe_procfs() -> None:
+    """Check once that numbers in procfs mean what they mean to us; anew after a fork, which may enter a namespace.
+
+    Raises:
+        LookFailed: See `_require_procfs`.
+    """
+    global _believed_by
+    me = os.getpid()
+    if _believed_by != me:
+        _require_procfs()
+        _believed_by = me
+
+
 def _require_procfs() -> None:
     """Refuse to read numbers out of a procfs that is missing, or that shows another pid namespace.
 
@@ -427,10 +447,12 @@ def session_of(pid: int) -> int | None:
 
 def children_of(pid: int) -> list[int]:
     """Return the direct children of `pid`, zombies included; every thread's children count."""
+    _believe_procfs()
     found: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError):
+        _require_procfs()
         return found
     except PermissionError:
         return _children_by_stat(pid)
