@@ -396,7 +396,7 @@ def test_a_socket_pair_hangs_up_too(how: str) -> None:
         ours,
         subprocess.Popen(
             [*command("ready();" + STAYS, "--eof-grace", "50ms")],
-            stdin=theirs,
+            stdin=theirs.fileno(),
             stdout=subprocess.PIPE,
             env=environment(),
         ) as process,
