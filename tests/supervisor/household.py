@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +88,12 @@ class Household:
     def status(self, name: str = "one") -> ServiceStatus:
         """Return the status of one service."""
         return next(status for status in self.supervisor.status() if status.name == name)
+
+    def signals(self) -> list[Mapping[str, object]]:
+        """Return what the audit says about signals sent and refused, all of it written."""
+        trail = self.supervisor.trail
+        assert trail is None or trail.flush(WITHIN_S)
+        return [line.entry for line in self.registry.audit(last=1000) if "signal" in line.entry]
 
     async def seen(self, *observed: Observed, name: str = "one") -> ServiceStatus:
         """Wait until a service is observed as one of these."""

@@ -244,6 +244,11 @@ class Supervisor:
                 await anyio.to_thread.run_sync(house.orphans.reap)
                 await anyio.sleep(ORPHANS_EVERY_S)
 
+    @property
+    def trail(self) -> AuditTrail | None:
+        """The audit's way into the registry; None before `boot` and after the end, when all of it is written."""
+        return None if self._house is None else self._house.trail
+
     # -- verbs
 
     def status(self) -> list[ServiceStatus]:
@@ -321,6 +326,9 @@ class Supervisor:
                 for service in order:
                     stops.start_soon(one, service)
             patience.cancel_scope.cancel()
+        if (trail := self.trail) is not None:
+            # Whoever gets the receipts finds their signals in the audit.
+            await anyio.to_thread.run_sync(trail.flush)
         self._down.set()
         self._leave.set()
         return [receipt for service in order if (receipt := found.get(service.spec.name)) is not None]
