@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+__all__ = ["__version__"]
+__all__ += _children.__all__
+
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for: importing this package stays cheap."""
