@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -99,6 +99,15 @@ def pinned(pid: int) -> Iterator[Pinned]:
         if not load().exited(found):
             load().deliver(found, signal.SIGKILL, Warrant(basis=Basis.CALLER, asked_by="the end of a test"))
         found.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what no descriptor tells, at most five seconds."""
+    for _ in range(500):
+        if holds():
+            return
+        signal.sigtimedwait([], 0.01)
+    raise TimeoutError("it did not come true in time")
 
 
 HOST: Final = """\

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from tests.e2e.fronts import (
     send,
     send_group,
     send_to,
+    until,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="`birthmark run` needs Linux's subreaper")
@@ -51,15 +51,6 @@ def run(
         timeout=20,
         check=False,
     )
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for what no descriptor tells, at most five seconds."""
-    for _ in range(500):
-        if holds():
-            return
-        signal.sigtimedwait([], 0.01)
-    raise TimeoutError("it did not come true in time")
 
 
 def hear_two(child: Puppet) -> tuple[Any, Any]:
