@@ -83,6 +83,9 @@ class Held(Pinned):
         super().__init__(pid, None, start_ticks)
         self.handle = handle
 
+    def __enter__(self) -> Held:
+        return self
+
     def close(self) -> None:
         handle, self.handle = self.handle, 0
         if handle:
