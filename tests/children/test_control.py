@@ -249,7 +249,8 @@ async def test_terminating_ourselves_signals_nothing() -> None:
 
 
 async def test_an_ancestor_is_never_signalled_whoever_vouches_for_it() -> None:
-    with pytest.raises(NotSignalable, match="ancestor"):
+    # Under an init of its own, the suite's parent is pid 1, which is refused before its descent is looked at.
+    with pytest.raises(NotSignalable, match="ancestor|pid 1"):
         await terminate_gracefully(os.getppid(), GRACE_S)
 
 
