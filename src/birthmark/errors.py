@@ -306,7 +306,7 @@ class UnknownService(SupervisionError):
 
     def _render(self) -> str:
         listed = ", ".join(self.known) or "none"
-        return f"no service is called {self.service!r}; there are: {listed}"
+        return f"no service is called {str(self.service)!r}; there are: {listed}"
 
 
 class RegistryError(SupervisionError):
