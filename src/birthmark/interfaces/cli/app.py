@@ -125,7 +125,7 @@ def run_command(words: Sequence[str]) -> int:
     except BrokenPipeError:
         # The reader has left (`birthmark ps | head`). Python would complain once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
+        return Exit.FAILED
     except Exception as err:
         if os.environ.get("BIRTHMARK_DEBUG"):
             raise
