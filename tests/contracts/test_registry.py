@@ -239,6 +239,11 @@ def test_births_are_told_oldest_first_when_open_and_newest_first_by_service(
     registry.intend(birth(4), OTHER, ChildKind.AGENT, NOON, epoch=epoch)
     assert [record.birth for record in registry.open_births()] == [birth(4), birth(1), birth(2), birth(3)]
     assert [record.birth for record in registry.births_of(CLOCK, last=2)] == [birth(3), birth(2)]
+    assert registry.ended_births() == []
+    for number in (1, 3, 4):
+        registry.ended(birth(number), NOON, epoch=epoch, lost=number == 3)
+    assert [record.birth for record in registry.ended_births()] == [birth(3), birth(1), birth(4)]
+    assert [record.birth for record in registry.ended_births(last=1)] == [birth(3)]
 
 
 # -- ports

@@ -178,6 +178,10 @@ class Registry(Protocol):
         """Return the births that are intended or born, oldest first."""
         ...
 
+    def ended_births(self, *, last: int = 1000) -> list[BirthRecord]:
+        """Return the `last` births that are ended or lost, newest first."""
+        ...
+
     def births_of(self, service: ServiceName, *, last: int = 10) -> list[BirthRecord]:
         """Return the `last` births of a service, newest first."""
         ...

@@ -212,6 +212,16 @@ class SqliteRegistry:
         )
         return [birth_of(row) for row in rows]
 
+    def ended_births(self, *, last: int = 1000) -> list[BirthRecord]:
+        """Return the `last` births that are ended or lost, newest first."""
+        rows = self._read(
+            "SELECT * FROM births WHERE installation = ? AND state IN ('ended', 'lost')"
+            " ORDER BY intended_at DESC, rowid DESC LIMIT ?",
+            self._installation,
+            last,
+        )
+        return [birth_of(row) for row in rows]
+
     def births_of(self, service: ServiceName, *, last: int = 10) -> list[BirthRecord]:
         """Return the `last` births of a service, newest first."""
         rows = self._read(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -17,10 +18,15 @@ from birthmark.core.policies import StopPolicy
 from birthmark.core.service import BirthId
 from birthmark.errors import IdentityMismatch, StopTimedOut, SupervisionError
 from birthmark.platforms import load
-from birthmark.registry.contract import BirthRecord
+from birthmark.registry.contract import BirthRecord, BirthState
 from birthmark.supervisor.house import House
 
-ASKED_BY = "boot"
+ASKED_BY: Final = "boot"
+
+ENDED_SWEPT: Final = 1000
+"""How many of the births that have ended are looked for all the same, newest first."""
+
+OPEN_STATES: Final = frozenset({BirthState.INTENDED, BirthState.BORN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +64,45 @@ class BootReport:
         }
 
 
-async def sweep_births(house: House, policies: Collection[tuple[str, StopPolicy]]) -> BootReport:
-    """End what is left of every birth that has no end on record, all at once, and write down what became of each.
+async def sweep_births(house: House, policies: Mapping[str, StopPolicy]) -> BootReport:
+    """End what is left of earlier births, all at once, and write down what became of each.
+
+    Births without an end on record are proven one by one. Of those that have one, nothing should live;
+    what carries their mark or tag all the same escaped once, and is ended too.
 
     Args:
         policies: The stop policy of each service that is configured; others get the default one.
 
     Raises:
-        RegistryError: The records cannot be read. Nothing was signalled.
-        LookFailed: The processes cannot be listed. Nothing was signalled.
+        RegistryError: The records cannot be read (nothing was signalled), or an end cannot be written.
+        LookFailed: The processes cannot be listed.
     """
     report = BootReport()
-    records = await anyio.to_thread.run_sync(house.registry.open_births)
-    if not records:
-        return report
+    still_open = await anyio.to_thread.run_sync(house.registry.open_births)
+    ended = await anyio.to_thread.run_sync(partial(house.registry.ended_births, last=ENDED_SWEPT))
     # One sweep for all: who carries the mark or the tag of any of them, however far it got away.
-    carried = await anyio.to_thread.run_sync(_carried, house, [record.birth for record in records])
-    known = dict(policies)
+    carried = await anyio.to_thread.run_sync(_carried, house, [each.birth for each in (*still_open, *ended)])
+    failed: list[SupervisionError] = []
+
+    async def settle(record: BirthRecord) -> None:
+        policy = policies.get(record.service, StopPolicy())
+        try:
+            await _settle(house, report, record, policy, record.birth in carried)
+        except SupervisionError as err:
+            # The others are settled all the same; the first failure is told afterwards, by its own name.
+            failed.append(err)
+
     async with anyio.create_task_group() as tasks:
-        for record in records:
-            policy = known.get(record.service, StopPolicy())
-            tasks.start_soon(_settle, house, report, record, policy, record.birth in carried)
+        for record in [*still_open, *(each for each in ended if each.birth in carried)]:
+            tasks.start_soon(settle, record)
+    if failed:
+        raise failed[0]
     return report
 
 
 def _carried(house: House, births: list[BirthId]) -> set[BirthId]:
     """Return the births that somebody alive carries the mark or the tag of."""
-    return {carrier.birth for carrier in find_carriers(births, house.installation.id)}
+    return {carrier.birth for carrier in find_carriers(births, house.installation.id)} if births else set()
 
 
 async def _settle(
@@ -92,35 +110,70 @@ async def _settle(
 ) -> None:
     """Bring one birth to its end, or say why not."""
     name = f"{record.service} (birth {record.birth[:8]})"
-    identity = record.identity
-    proof = None if identity is None else await anyio.to_thread.run_sync(prove, identity)
+    proof = await _proof_of(record)
     if proof is not None and proof.verdict is Verdict.DIFFERENT:
         report.strangers.append(proof)
         _tell(house, report, f"{name}: pid {proof.pid} is somebody else's now, and was left alone: {proof}")
-    if proof is not None and proof.verdict is Verdict.UNKNOWN:
-        why = f"pid {proof.pid} lives and is not proven to be it, and was left alone: {proof}"
-        report.leftovers.append(Leftover(record, proof, why))
-        _tell(house, report, f"{name}: {why}")
+    try:
+        receipt = await _end(house, record, policy, proof, carried)
+    except _NotEnded as err:
+        report.leftovers.append(Leftover(record, err.proof, str(err)))
+        _tell(house, report, f"{name}: {err}")
         return
-    target = identity if identity is not None else _nobody(house, record)
-    receipt: Receipt | None = None
-    if carried or (proof is not None and proof.verdict is Verdict.SAME):
-        try:
-            receipt = await stop_set(target, policy, asked_by=ASKED_BY)
-        except (StopTimedOut, IdentityMismatch) as err:
-            left = err.proof if isinstance(err, IdentityMismatch) else None
-            report.leftovers.append(Leftover(record, left, str(err)))
-            _tell(house, report, f"{name}: {err}")
-            return
-    if receipt is not None and receipt.members:
+    if receipt is not None:
         report.ended.append(receipt)
         pids = ", ".join(f"{member.pid} ({member.found.value})" for member in receipt.members)
         _tell(house, report, f"{name}: left over from an earlier supervisor, ended: {pids}")
         why = "ended by the next supervisor"
-    else:
+    elif record.state in OPEN_STATES:
         report.gone.append(record)
-        _tell(house, report, f"{name}: had ended by itself" if identity else f"{name}: was never born")
-        why = "gone when the next supervisor looked" if identity else "never born"
+        born = record.identity is not None
+        _tell(house, report, f"{name}: had ended by itself" if born else f"{name}: was never born")
+        why = "gone when the next supervisor looked" if born else "never born"
+    if record.state in OPEN_STATES:
+        await _write_lost(house, record, why)
+
+
+class _NotEnded(Exception):
+    """Something that is, or may be, of a birth goes on living; `proof` says why it was left alone, if it was."""
+
+    def __init__(self, why: str, proof: Proof | None = None) -> None:
+        super().__init__(why)
+        self.proof = proof
+
+
+async def _proof_of(record: BirthRecord) -> Proof | None:
+    """Prove the leader on record; None where none was written down, or its birth has ended."""
+    if record.identity is None or record.state not in OPEN_STATES:
+        return None
+    return await anyio.to_thread.run_sync(prove, record.identity)
+
+
+async def _end(
+    house: House, record: BirthRecord, policy: StopPolicy, proof: Proof | None, carried: bool
+) -> Receipt | None:
+    """End all that is left of a birth; None when there was nothing.
+
+    Raises:
+        _NotEnded: The leader is not proven, or somebody survived.
+    """
+    if proof is not None and proof.verdict is Verdict.UNKNOWN:
+        raise _NotEnded(
+            f"pid {proof.pid} lives and is not proven to be it, and was left alone: {proof}", proof
+        )
+    if not carried and (proof is None or proof.verdict is not Verdict.SAME):
+        return None
+    leader = record.identity if proof is not None else None
+    try:
+        receipt = await stop_set(leader or _nobody(house, record), policy, asked_by=ASKED_BY)
+    except IdentityMismatch as err:
+        raise _NotEnded(str(err), err.proof) from err
+    except StopTimedOut as err:
+        raise _NotEnded(str(err)) from err
+    return receipt if receipt.members else None
+
+
+async def _write_lost(house: House, record: BirthRecord, why: str) -> None:
     await house.write(
         partial(house.registry.ended, record.birth, house.clock.now(), epoch=house.epoch, lost=True, why=why)
     )
@@ -148,29 +201,20 @@ def _nobody(house: House, record: BirthRecord) -> Identity:
     )
 
 
-async def still_there(house: House, leftover: Leftover) -> Proof | None:
-    """Look again at what could not be ended; None once it is gone, which is then written down.
+async def still_there(house: House, leftover: Leftover) -> str | None:
+    """Try once more to end what an earlier look had to leave; None once it is gone, which is then written down.
 
     Raises:
         LookFailed: We could not look.
+        RegistryError: Its end could not be written down.
     """
     record = leftover.record
-    if record.identity is None:
-        return None
-    proof = await anyio.to_thread.run_sync(prove, record.identity)
-    if proof.verdict not in (Verdict.GONE, Verdict.DIFFERENT):
-        return proof
+    proof = await _proof_of(record)
+    carried = await anyio.to_thread.run_sync(_carried, house, [record.birth])
     try:
-        await house.write(
-            partial(
-                house.registry.ended,
-                record.birth,
-                house.clock.now(),
-                epoch=house.epoch,
-                lost=True,
-                why="gone",
-            )
-        )
-    except SupervisionError as err:
-        house.say(f"{record.service}: its end could not be written down: {err}")
+        await _end(house, record, StopPolicy(), proof, bool(carried))
+    except _NotEnded as err:
+        return str(err)
+    if record.state in OPEN_STATES:
+        await _write_lost(house, record, "gone when it was looked at again")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from birthmark.children.ports import PortAnswer, PortState, holders_of
@@ -103,11 +103,18 @@ def _words(pid: int) -> str:
     return f"pid {pid} ({load().command_line(pid) or 'unknown command'}), not ours"
 
 
-def release_unknown(house: House, known: Collection[ServiceName]) -> None:
-    """Let go of ports leased to services that are configured no more."""
+def release_stale(house: House, specs: Mapping[ServiceName, ServiceSpec]) -> None:
+    """Let go of ports leased to services that are configured no more, or with other ports."""
     for held in house.registry.leases():
-        if held.service not in known:
+        spec = specs.get(held.service)
+        if spec is None or not _wants(spec, held.port):
             house.registry.release_port(held.port, held.service, epoch=house.epoch)
+
+
+def _wants(spec: ServiceSpec, port: int) -> bool:
+    if spec.port_range is not None:
+        return spec.port_range[0] <= port <= spec.port_range[1]
+    return port == spec.port
 
 
 def report_ports(house: House, specs: Iterable[ServiceSpec]) -> list[str]:

@@ -101,14 +101,24 @@ def _judge_port(running: Running, port: int) -> tuple[Answer, str]:
     return Answer.NOT_YET, f"port {port} answers, and who holds it cannot be seen ({answer})"
 
 
+def _address(running: Running, port: int) -> str:
+    """Return an address on which a listener of the port answers from here."""
+    for listener in look_at(port, [running.child.pid]).listeners:
+        if listener.address not in ("0.0.0.0", "::"):
+            return listener.address
+        return "127.0.0.1" if listener.family != "IPv6" else "::1"
+    return "127.0.0.1"
+
+
 async def _http(running: Running) -> tuple[Answer, str]:
     """Ask for one page. Any answer below 500 is one: a server that wants a token, or another method, is up."""
     ready, port = running.spec.ready, running.spec.port
     assert port is not None
     url = urlsplit(running.spec.url or "")
     path = ready.path or url.path or "/"
-    host = url.hostname or "127.0.0.1"
-    request = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    # Asked where it listens, not where its url points: that may be a proxy's, or a name of another host.
+    host = await anyio.to_thread.run_sync(_address, running, port)
+    request = f"GET {path} HTTP/1.1\r\nHost: {url.hostname or host}:{port}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     try:
         with anyio.fail_after(ready.timeout_s):
             async with await anyio.connect_tcp(host, port) as stream:

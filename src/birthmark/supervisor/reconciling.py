@@ -204,6 +204,10 @@ class Service:
         except Blocked as err:
             self._block(err)
             return
+        except (SupervisionError, OSError) as err:
+            # No descriptors left, no memory: one service waits, and the others go on.
+            self._block(Blocked("system", str(err)))
+            return
         self._gap_s = LOOK_AGAIN_S
         self.receipt = self.stop_error = self._told = None
         self._running = running
@@ -214,14 +218,10 @@ class Service:
         tasks.start_soon(self._await_ready, running, self._watch)
 
     async def _require_no_leftover(self) -> None:
-        left = []
-        for leftover in self.leftovers:
-            if (proof := await still_there(self._house, leftover)) is not None:
-                left.append(leftover)
-                why = f"pid {proof.pid} may be its earlier birth, and is not proven to be: {proof}"
-        self.leftovers = left
-        if left:
-            raise Blocked("leftover", f"{why}. It was left alone: end it yourself")
+        while self.leftovers:
+            if (why := await still_there(self._house, self.leftovers[0])) is not None:
+                raise Blocked("leftover", f"of an earlier birth: {why}")
+            self.leftovers.pop(0)
 
     def _block(self, err: Blocked) -> None:
         news = str(err) != self.why
@@ -243,13 +243,15 @@ class Service:
 
     async def _await_exit(self, running: Running) -> None:
         """Wake the loop when the leader has exited; the kernel tells on the pidfd."""
-        fd = running.child.exit_fd
-        if fd is None:
+        try:
+            # A copy: a stop waits on the original, and an event loop takes one reader for each.
+            waiter = None if running.child.exit_fd is None else os.dup(running.child.exit_fd)
+        except OSError:
+            waiter = None
+        if waiter is None:
             while running.child.is_running():  # noqa: ASYNC110 - without a pidfd no event tells of an exit
                 await anyio.sleep(POLL_S)
         else:
-            # A copy: a stop waits on the original, and an event loop takes one reader for each.
-            waiter = os.dup(fd)
             try:
                 await anyio.wait_readable(waiter)
             finally:
@@ -313,6 +315,9 @@ class Service:
                 receipt, status = await end_birth(self._house, running, asked_by=asked_by, hurry=self._hurry)
         except SupervisionError as err:
             self._stop_failed(err)
+            return False
+        except OSError as err:
+            self._stop_failed(LookFailed(f"process {running.child.pid}", str(err)))
             return False
         finally:
             self._hurry = None

@@ -30,7 +30,7 @@ from birthmark.supervisor.journal import CountSink, Journal, LineSink, log_path
 from birthmark.supervisor.leases import held_by, lease, look_at
 from birthmark.supervisor.running import LineWatch, Running
 
-RETRIED: Final = frozenset({"port", "registry", "look"})
+RETRIED: Final = frozenset({"port", "registry", "look", "leftover", "system"})
 """Reasons for *blocked* that are looked at again by themselves: the world may change without us."""
 
 

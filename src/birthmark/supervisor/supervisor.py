@@ -20,7 +20,7 @@ from birthmark.config.model import ServiceSpec, SupervisorSettings
 from birthmark.core.clock import Clock
 from birthmark.core.identity import Identity, Verdict
 from birthmark.core.markers import ChildKind
-from birthmark.core.outcomes import Receipt
+from birthmark.core.outcomes import Found, MemberReceipt, Receipt, Termination
 from birthmark.core.service import ServiceName, api_server_service
 from birthmark.core.states import Desired
 from birthmark.errors import (
@@ -29,6 +29,7 @@ from birthmark.errors import (
     LookFailed,
     RegistryError,
     StopTimedOut,
+    SupervisionError,
     UnknownService,
     WorkerLost,
 )
@@ -36,7 +37,7 @@ from birthmark.platforms import load
 from birthmark.registry.contract import Registry
 from birthmark.supervisor.booting import BootReport, sweep_births
 from birthmark.supervisor.house import House
-from birthmark.supervisor.leases import release_unknown, report_ports
+from birthmark.supervisor.leases import release_stale, report_ports
 from birthmark.supervisor.locking import InstallationLock
 from birthmark.supervisor.reconciling import Service
 from birthmark.supervisor.records import remembered, service_record
@@ -122,9 +123,9 @@ class Supervisor:
                 from birthmark.platforms.linux import become_subreaper
 
                 become_subreaper()
-            policies = [(str(spec.name), spec.stop) for spec in self._specs.values()]
+            policies = {str(spec.name): spec.stop for spec in self._specs.values()}
             self._report = await sweep_births(self._house, policies)
-            await anyio.to_thread.run_sync(release_unknown, self._house, frozenset(self._specs))
+            await anyio.to_thread.run_sync(release_stale, self._house, self._specs)
             self._report.lines += await anyio.to_thread.run_sync(
                 report_ports, self._house, list(self._specs.values())
             )
@@ -318,6 +319,8 @@ class Supervisor:
                 found[service.spec.name] = await self._bring_down(service, force=force)
             except StopTimedOut as err:
                 found[service.spec.name] = err.receipt
+            except SupervisionError as err:
+                found[service.spec.name] = _not_stopped(service, err)
 
         order = list(reversed(self._services.values()))
         async with anyio.create_task_group() as patience:
@@ -345,7 +348,9 @@ class Supervisor:
             for service in self._services.values():
                 service.close()
             house.drains.close()
-            house.spawner.close(children="leave")
+            with suppress(SupervisionError):
+                # Nothing lives by now, unless `run` broke or somebody survived.
+                house.spawner.close(children="stop")
             house.trail.close()
             with suppress(RegistryError):
                 house.registry.leave(house.epoch)
@@ -408,3 +413,10 @@ def own_identity(installation: Installation) -> Identity:
     if seen is None:
         raise LookFailed("this process", "it is not shown to itself")
     return seen.identity(installation=installation.id, kind=ChildKind.API, service=api_server_service())
+
+
+def _not_stopped(service: Service, err: SupervisionError) -> Receipt:
+    """Return the receipt of a stop that could not be made: its leader is a survivor, and it says why."""
+    pid = service.status().pid or 0
+    member = MemberReceipt(pid=pid, found=Found.LEADER, why=str(err))
+    return Receipt(service=service.spec.name, termination=Termination.ALREADY_EXITED, members=[member])

@@ -131,12 +131,19 @@ class MemoryRegistry:
             found = [record for record in self._births.values() if record.state in _OPEN]
             return sorted(found, key=lambda record: record.intended_at)
 
+    def ended_births(self, *, last: int = 1000) -> list[BirthRecord]:
+        """Return the `last` births that are ended or lost, newest first."""
+        with self._using(None):
+            return self._newest([r for r in self._births.values() if r.state not in _OPEN], last)
+
     def births_of(self, service: ServiceName, *, last: int = 10) -> list[BirthRecord]:
         """Return the `last` births of a service, newest first."""
         with self._using(None):
-            found = [record for record in self._births.values() if record.service == service]
-            found.reverse()
-            return sorted(found, key=lambda record: record.intended_at, reverse=True)[:last]
+            return self._newest([r for r in self._births.values() if r.service == service], last)
+
+    def _newest(self, found: list[BirthRecord], last: int) -> list[BirthRecord]:
+        found.reverse()
+        return sorted(found, key=lambda record: record.intended_at, reverse=True)[:last]
 
     def lease_port(self, port: int, service: ServiceName, at: datetime, *, epoch: int) -> None:
         """Hold a port for a service; see `Registry.lease_port`."""
