@@ -342,11 +342,10 @@ async def test_a_dead_leader_with_a_living_member_is_stopped_not_skipped() -> No
 
 
 async def test_a_process_that_leads_no_group_is_stopped_alone_and_that_is_said() -> None:
-    with puppet("pid = os.fork()\nif pid == 0: ready(); obey()\nelse: tell(pid); stay()") as parent:
-        pids = [parent.hear_pid() for _ in range(1)]
-        parent.wait_ready()
-        assert await process_group(pids[0]) == parent.pid
-        assert await terminate_group_gracefully(pids[0], GRACE_S) is Termination.EXITED
+    with puppet("pid = os.fork()\nif pid == 0: signal.pause()\ntell(pid); stay()") as parent:
+        member = parent.hear_pid()
+        assert await process_group(member) == parent.pid
+        assert await terminate_group_gracefully(member, GRACE_S) is Termination.EXITED
         assert await is_running(parent.pid)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from birthmark import Termination, stop_set_now
@@ -9,7 +10,7 @@ from tests.field.staging import PATIENT, QUICK, python, shell, wait_lifeline_end
 
 
 def test_b1_a_wrapper_that_does_not_pass_signals_on_is_stopped_with_what_it_wraps() -> None:
-    with shell("echo R; sleep 300; true", readies=1) as child:
+    with shell("sh -c 'echo R; exec sleep 300'; true", readies=1) as child:
         receipt = stop_set_now(child.identity, PATIENT, asked_by="test", held=child.pinned)
         assert receipt.termination is Termination.EXITED
         assert len(receipt.members) == 2, "the receipt says how many there were"
@@ -20,8 +21,6 @@ def test_b3_a_chain_whose_top_was_killed_from_outside_is_found_and_stopped() -> 
     script = "os.fork() or os.fork(); ready(); signal.pause()"
     with python(script, readies=3) as child:
         # Somebody else kills the top only, as users do.
-        import os
-
         os.kill(child.pid, signal.SIGKILL)
         child.wait(5)
         receipt = stop_set_now(child.identity, PATIENT, asked_by="test")
