@@ -1,0 +1,141 @@
+"""Boot with values and real children: what is on record, what lives, and what became of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from birthmark.children.command import Command, Stdio, mark_child, new_birth
+from birthmark.children.installation import open_installation
+from birthmark.children.spawning import Child, Spawner
+from birthmark.core.markers import ChildKind
+from birthmark.core.service import BirthId, ServiceName, installation_id
+from birthmark.core.states import Observed
+from birthmark.errors import RegistryUnavailable
+from birthmark.registry.contract import BirthState
+from birthmark.registry.sqlite import SqliteRegistry
+from birthmark.supervisor.clock import SystemClock
+from birthmark.supervisor.supervisor import Supervisor, own_identity
+from birthmark.testing.registry import MemoryRegistry
+from tests.supervisor.household import free_port, household, listener, service
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform != "linux", reason="marks are read in Linux's procfs"),
+]
+
+ONE = ServiceName("one")
+
+
+@contextmanager
+def marked(birth: BirthId, *, owner: str | None = None) -> Iterator[Child]:
+    """Run a real child that carries the mark of a birth."""
+    installation = open_installation().id if owner is None else installation_id(owner)
+    command = mark_child(
+        Command("cat", stdin=Stdio.PIPE), ChildKind.MCP, "one", installation=installation, birth=birth
+    )
+    with Spawner() as spawner, spawner.spawn_owned_supervised(command) as child:
+        yield child
+
+
+@contextmanager
+def writing() -> Iterator[tuple[SqliteRegistry, int, datetime]]:
+    """Write as a supervisor of this installation that leaves in order."""
+    installation = open_installation()
+    with SqliteRegistry(installation.registry_path, installation.id) as registry:
+        now = datetime.now(UTC)
+        epoch = registry.take(own_identity(installation), now)
+        yield registry, epoch, now
+        registry.leave(epoch)
+
+
+async def test_what_carries_the_mark_of_a_birth_that_has_ended_escaped_once_and_is_ended() -> None:
+    birth = new_birth()
+    with marked(birth) as escaped:
+        with writing() as (registry, epoch, now):
+            registry.intend(birth, ONE, ChildKind.MCP, now, epoch=epoch)
+            registry.ended(birth, now, epoch=epoch)
+        async with household(names=[]) as house:
+            assert not escaped.is_running()
+            (receipt,) = house.report.ended
+            assert [member.pid for member in receipt.members] == [escaped.pid]
+            record = house.registry.birth(birth)
+            assert record is not None
+            assert record.state is BirthState.ENDED
+
+
+async def test_a_mark_of_ours_that_no_record_claims_is_left_alone() -> None:
+    with marked(new_birth()) as run_by_hand:
+        async with household(service()) as house:
+            await house.seen(Observed.READY)
+            assert house.report.lines == []
+            assert house.signals() == []
+        assert run_by_hand.is_running()
+
+
+async def test_the_same_birth_in_another_installation_is_not_ours() -> None:
+    birth = new_birth()
+    with marked(birth, owner="f" * 32) as theirs:
+        with writing() as (registry, epoch, now):
+            registry.intend(birth, ONE, ChildKind.MCP, now, epoch=epoch)
+        async with household(service()) as house:
+            await house.seen(Observed.READY)
+            assert house.report.ended == []
+            assert house.signals() == []
+        assert theirs.is_running()
+
+
+async def test_an_intent_that_came_to_nothing_is_closed_and_said() -> None:
+    birth = new_birth()
+    with writing() as (registry, epoch, now):
+        registry.intend(birth, ONE, ChildKind.MCP, now, epoch=epoch)
+    async with household(service()) as house:
+        assert house.report.lines == [f"one (birth {birth[:8]}): was never born"]
+        record = house.registry.birth(birth)
+        assert record is not None
+        assert (record.state, record.why) == (BirthState.LOST, "never born")
+
+
+async def test_leases_of_services_that_want_them_no_more_are_let_go() -> None:
+    old, kept = free_port(), free_port()
+    with writing() as (registry, epoch, now):
+        registry.lease_port(old, ServiceName("gone"), now, epoch=epoch)
+        registry.lease_port(kept, ONE, now, epoch=epoch)
+    async with household(listener("one", kept), names=[]) as house:
+        assert [(lease.port, lease.service) for lease in house.registry.leases()] == [(kept, "one")]
+
+
+async def test_nothing_is_signalled_or_started_when_the_registry_cannot_be_read() -> None:
+    installation = open_installation()
+    registry = MemoryRegistry(installation.id)
+    supervisor = Supervisor(
+        services=[service()],
+        registry=registry,
+        installation=installation,
+        clock=SystemClock(),
+        say=lambda _: None,
+        subreaper=False,
+    )
+    registry.broken = "the disk is gone"
+    with pytest.raises(RegistryUnavailable, match="the disk is gone"):
+        await supervisor.boot()
+    registry.broken = None
+    # The lock is free again, and the same installation can be booted once the disk is back.
+    report = await supervisor.boot()
+    assert report.lines == []
+    supervisor.close()
+
+
+async def test_one_port_for_two_services_starts_the_first_and_blocks_the_second_naming_it() -> None:
+    port = free_port()
+    async with household(listener("one", port), names=["one"]) as house:
+        await house.seen(Observed.READY)
+    async with household(listener("one", port), listener("two", port), names=["one"]) as house:
+        await house.seen(Observed.READY)
+        await house.supervisor.start("two")
+        status = await house.seen(Observed.BLOCKED, name="two")
+        assert f"port {port}: it is leased to 'one'" in status.why
