@@ -57,7 +57,7 @@ class EnvironState(Enum):
     """Forked and not exec'ed yet: the block still is the parent's. Look again."""
 
     SETTLING = "settling"
-    """Inside execve: the new block is not there yet. Look again."""
+    """Inside execve, where the new block is not there yet, or on its way out. Look again."""
 
     DENIED = "denied"
     """The kernel refused: another user's, or not dumpable."""
@@ -125,7 +125,7 @@ WORDS: dict[Reason, str] = {
     Reason.ENVIRON_HIDDEN: "procfs hides it from us",
     Reason.ENVIRON_UNSUPPORTED: "this platform shows no other process's environment",
     Reason.ENVIRON_DESTROYED: "its environment holds no entry (cleared, or overwritten by a process title)",
-    Reason.ENVIRON_SETTLING: "it is between fork and exec: its own environment is not there yet",
+    Reason.ENVIRON_SETTLING: "it is between fork and exec, or exiting: it has no environment of its own now",
     Reason.NO_MARK: "its environment is readable and carries no mark of ours",
     Reason.SAME_INODE: "its pidfs inode is the one recorded at birth",
     Reason.NO_INODE: "there is no pidfs inode to compare",

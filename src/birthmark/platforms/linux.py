@@ -50,6 +50,7 @@ __all__ = [
 
 # include/linux/sched.h: forked, and no exec yet. Until then the block is the parent's.
 _PF_FORKNOEXEC: Final = 0x40
+_PF_EXITING: Final = 0x4
 _PF_KTHREAD: Final = 0x00200000
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_GET_CHILD_SUBREAPER: Final = 37
@@ -237,11 +238,15 @@ def _environ(pid: int, stat: Stat) -> tuple[EnvironState, bytes]:
     try:
         block = _read_environ(f"/proc/{pid}/environ")
     except PermissionError:
+        # To an ordinary user a process without memory is denied like another's: one on its way out,
+        # or a leader whose main thread has ended. Root gets ESRCH for these.
+        again = _stat(pid)
+        if again is None or again.flags & _PF_EXITING:
+            return _environ_of_threads(pid)
         return EnvironState.DENIED, b""
     except FileNotFoundError:
         return EnvironState.HIDDEN, b""
     except ProcessLookupError:
-        # A leader whose main thread has ended has no memory of its own any more; its threads do.
         return _environ_of_threads(pid)
     except OSError:
         return EnvironState.SETTLING, b""
@@ -260,6 +265,7 @@ def _environ(pid: int, stat: Stat) -> tuple[EnvironState, bytes]:
 
 
 def _environ_of_threads(pid: int) -> tuple[EnvironState, bytes]:
+    """Read the block through a thread that still has memory; SETTLING when none has: it is on its way out."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
