@@ -68,6 +68,12 @@ def test_a_missing_program_names_the_path_that_was_searched(tmp_path: Path) -> N
     )
 
 
+def test_arguments_written_into_the_command_are_recognised(tmp_path: Path) -> None:
+    assert failure("npx -y server", tmp_path, PATH="/nowhere").hint == (
+        "its name holds spaces: if what follows the first is arguments, put them into args"
+    )
+
+
 def test_without_a_path_the_systems_own_is_searched(tmp_path: Path) -> None:
     assert resolve_command(spec("sh", tmp_path), {}).name == "sh"
     assert failure("no-such-tool", tmp_path).searched == "/bin:/usr/bin"

@@ -75,6 +75,8 @@ def _search(program: str, environ: Mapping[str, str], folder: Path) -> Path:
         raise SpawnFailed(program, met[0], "search", searched, _why(*met))
     elsewhere = next(_elsewhere(program, environ), None)
     hint = None
+    if " " in program.strip():
+        hint = "its name holds spaces: if what follows the first is arguments, put them into args"
     if elsewhere is not None:
         hint = (
             f"it is in {elsewhere.parent}: write the whole path as the command, "
