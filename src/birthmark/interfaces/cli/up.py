@@ -10,11 +10,11 @@ import click
 
 from birthmark.children.installation import Installation, open_installation
 from birthmark.config.model import Config
+from birthmark.config.trust import grant_trust, require_trust
 from birthmark.core.outcomes import ApiServerStamp
 from birthmark.errors import ConfigError, NotTrusted, UnknownService
 from birthmark.interfaces.cli.configuring import load
 from birthmark.interfaces.cli.render import json_option, one_line, print_json, receipt_lines
-from birthmark.interfaces.cli.trust import commands, trust, untrusted
 from birthmark.interfaces.faces import Exit
 
 
@@ -140,24 +140,26 @@ def _require_services(config: Config, names: Sequence[str]) -> None:
 
 
 def _require_trust(config: Config, installation: Installation, trusted: bool, speaker: Speaker) -> None:
-    """Start nothing of a project's file before somebody has said yes to it.
+    """Start nothing of a project's file before somebody has said yes to it, for the bytes that were read.
 
     Raises:
         NotTrusted: Nobody did.
     """
-    asked = untrusted(config, installation)
-    if not asked:
-        return
     if not trusted:
-        refusal = NotTrusted(str(asked[0].root), commands(config))
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise refusal
-        click.echo(
-            f"{', '.join(str(each.path) for each in asked)} lies in a project. It would start:", err=True
-        )
-        for line in refusal.commands:
-            click.echo(f"    {line}", err=True)
-        if not click.confirm("Trust it, as it is now?", err=True):
-            raise refusal
-    trust(asked, installation)
-    speaker.say(f"trusted: {', '.join(str(each.path) for each in asked)}")
+        try:
+            require_trust(config, installation.home)
+            return
+        except NotTrusted as refusal:
+            if not (sys.stdin.isatty() and sys.stderr.isatty()) or not _says_yes(refusal):
+                raise
+    granted = grant_trust(config, installation.home)
+    if granted:
+        speaker.say(f"trusted, as they are now: {', '.join(str(each.path) for each in granted)}")
+
+
+def _says_yes(refusal: NotTrusted) -> bool:
+    """Ask a person at a terminal."""
+    click.echo(f"{refusal.source} lies in a project. It would start:", err=True)
+    for line in refusal.commands:
+        click.echo(f"    {line}", err=True)
+    return click.confirm("Trust it, as it is now?", err=True)
