@@ -501,7 +501,7 @@ def test_eight_threads_at_once_each_get_their_own_child(way: Way) -> None:
     assert all(word == answer for word, answer in told.items())
 
 
-def test_f1_children_outlive_the_thread_that_asked_for_them(way: Way) -> None:
+def test_children_outlive_the_thread_that_asked_for_them(way: Way) -> None:
     contexts = []
     try:
         for _ in range(100 if name_of(way) == "native_launch" else 20):
@@ -519,7 +519,7 @@ def test_f1_children_outlive_the_thread_that_asked_for_them(way: Way) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 10, 100, 500])
-def test_f6_children_live_whenever_the_thread_that_asked_ends(way: Way, delay_ms: int) -> None:
+def test_children_live_whenever_the_thread_that_asked_ends(way: Way, delay_ms: int) -> None:
     ready, leave = threading.Event(), threading.Event()
     context = started(way, b"/bin/cat", parent_death=signal.SIGKILL)
     children_of: list[Any] = []

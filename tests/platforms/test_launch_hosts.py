@@ -56,7 +56,7 @@ def test_a_child_ends_when_its_parent_is_killed(way: Way, options: str) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("options", ["uid=65534", "gid=65534", "uid=65534, gid=65534, groups=()"])
-def test_f3_a_child_with_other_credentials_ends_when_its_parent_is_killed(way: Way, options: str) -> None:
+def test_a_child_with_other_credentials_ends_when_its_parent_is_killed(way: Way, options: str) -> None:
     with lifeline() as (r, w):
         with host(way, START_AND_STAY.format(options=options), str(w), pass_fds=(w,)) as process:
             os.close(w)
@@ -140,7 +140,7 @@ RACE = """
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_f5_a_parent_killed_at_a_random_moment_of_its_launch_leaves_no_child(way: Way, seed: int) -> None:
+def test_a_parent_killed_at_a_random_moment_of_its_launch_leaves_no_child(way: Way, seed: int) -> None:
     longest_s = {"native_launch": 0.002, "pure_launch": 0.060}[name_of(way)]
     script = RACE.format(within_s=5)
     assert told_by_host(way, script, str(seed), "100", "yes", str(longest_s), within_s=50) == "0\n"

@@ -167,8 +167,7 @@ def end_unclaimed(pid: int, pidfd: int | None) -> None:
     Waits for at most `REAP_WITHIN_S`: a process that SIGKILL cannot reach yet (in a system call on a dead
     file system) is left to a thread.
     """
-    if sys.platform == "win32":
-        raise NotImplementedError("nothing is launched here on Windows")
+    assert sys.platform != "win32", "nothing is launched here on Windows"
     import signal
 
     from birthmark.core.outcomes import Basis, Warrant
@@ -185,12 +184,13 @@ def end_unclaimed(pid: int, pidfd: int | None) -> None:
             # Whoever may not be signalled (it took other credentials) got end-of-file or a parent check
             # instead, or is ended by parent death; it is reaped all the same.
             pass
-        waiter = threading.Thread(target=_reap, args=(pid,), name="subprocess-reaper", daemon=True)
+        waiter = threading.Thread(target=reap, args=(pid,), name="subprocess-reaper", daemon=True)
         waiter.start()
         waiter.join(REAP_WITHIN_S)
 
 
-def _reap(pid: int) -> None:
+def reap(pid: int) -> None:
+    """Wait for the end of a child of ours and give its number back."""
     try:
         os.waitpid(pid, 0)
     except ChildProcessError:

@@ -13,6 +13,7 @@ import marshal
 import os
 import pkgutil
 import queue
+import select
 import signal
 import socket
 import sys
@@ -22,7 +23,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from birthmark.platforms.launch import Born, Launch, LaunchFailed, Session, Step, end_unclaimed
+from birthmark.platforms.launch import (
+    REAP_WITHIN_S,
+    Born,
+    Launch,
+    LaunchFailed,
+    Session,
+    Step,
+    end_unclaimed,
+    reap,
+)
 
 assert sys.platform != "win32"
 
@@ -56,6 +66,9 @@ def launch(request: Launch) -> Born:
         born = ticket.born
         assert born is not None
         return born
+    except LaunchFailed:
+        ticket.see_off()
+        raise
     except BaseException:
         ticket.abandon()
         raise
@@ -101,6 +114,21 @@ class _Ticket:
                 end_unclaimed(*born)
         self.finished.release()
 
+    def see_off(self) -> None:
+        """Reap the interpreter that has told why it failed: it ends by itself, and is not signalled."""
+        born, self.born = self.born, None
+        if born is None:
+            return
+        pid, pidfd = born
+        if pidfd is not None:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            if poll.poll(REAP_WITHIN_S * 1000):
+                reap(pid)
+                os.close(pidfd)
+                return
+        end_unclaimed(pid, pidfd)
+
     def abandon(self) -> None:
         """Leave nothing behind, wherever the launch is now."""
         with self.lock:
@@ -113,6 +141,10 @@ class _Ticket:
 
     def _start(self) -> Born:
         assert self.control is not None
+        if not sys.executable or getattr(sys, "frozen", False):
+            # A frozen program is its own interpreter: it would start itself.
+            _close(self.control)
+            raise LaunchFailed(errno.ENOSYS, Step.SPAWN)
         control = self.control.fileno()
         self.control_in_child = next(number for number in self.spare if number != control)
         moves = [
@@ -152,7 +184,7 @@ class _Spawner:
     """The thread that all children of the pure path are forked from. It lives as long as the process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may start a program, too
         self._queue: queue.SimpleQueue[_Ticket] = queue.SimpleQueue()
         self._started = False
 
