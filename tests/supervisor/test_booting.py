@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from birthmark.children.child import Child
 from birthmark.children.command import Command, Stdio, mark_child, new_birth
 from birthmark.children.installation import open_installation
-from birthmark.children.spawning import Child, Spawner
+from birthmark.children.ports import PortState, holders_of
+from birthmark.children.spawning import Spawner
+from birthmark.config.model import Transport
 from birthmark.core.markers import ChildKind
 from birthmark.core.service import BirthId, ServiceName, installation_id
 from birthmark.core.states import Observed
@@ -21,7 +24,7 @@ from birthmark.registry.sqlite import SqliteRegistry
 from birthmark.supervisor.clock import SystemClock
 from birthmark.supervisor.supervisor import Supervisor, own_identity
 from birthmark.testing.registry import MemoryRegistry
-from tests.supervisor.household import free_port, household, listener, service
+from tests.supervisor.household import LISTENER, free_port, household, listener, python, service
 
 pytestmark = [
     pytest.mark.anyio,
@@ -139,3 +142,15 @@ async def test_one_port_for_two_services_starts_the_first_and_blocks_the_second_
         await house.supervisor.start("two")
         status = await house.seen(Observed.BLOCKED, name="two")
         assert f"port {port}: it is leased to 'one'" in status.why
+
+
+async def test_one_of_ours_that_holds_a_port_is_named_by_its_service_and_not_by_its_command() -> None:
+    port = free_port()
+    # It says nothing of a port to us, and takes the one that another wants.
+    squatter = service("squatter", python(LISTENER, str(port)), transport=Transport.HTTP)
+    async with household(squatter, listener("one", port), names=["squatter"]) as house:
+        await house.until(lambda _: holders_of(port).state is PortState.HELD, name="squatter")
+        await house.supervisor.start("one")
+        status = await house.seen(Observed.BLOCKED)
+        pid = house.status("squatter").pid
+        assert f"port {port} is held by pid {pid}, which carries the mark of our 'squatter'" in status.why

@@ -11,7 +11,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from birthmark.config.model import Backoff, EnvProfile, Intensity, ReadyKind, ReadySpec, Restart, Transport
+from birthmark.config.model import (
+    HIDDEN,
+    Backoff,
+    EnvProfile,
+    Intensity,
+    ReadyKind,
+    ReadySpec,
+    Restart,
+    Transport,
+)
 from birthmark.core.identity import Verdict
 from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import ExitStatus, Receipt, Termination
@@ -233,7 +242,10 @@ async def test_no_secret_is_on_disk_in_a_status_or_in_what_is_said() -> None:
         await house.seen(Observed.BLOCKED, name="three")
         shown = json.dumps([status.to_dict() for status in house.supervisor.status()]) + "\n".join(house.said)
         assert secret not in shown
-        await house.supervisor.stop("one")
+        receipt = await house.supervisor.stop("two")
+        assert receipt is not None
+        assert receipt.members[0].command.endswith(HIDDEN)
+        assert secret not in json.dumps(receipt.to_dict())
         assert len(house.registry.services()) == 3
         assert not [content for content in files_below(house.installation.home) if secret.encode() in content]
 

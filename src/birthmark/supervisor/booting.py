@@ -12,14 +12,16 @@ import anyio.to_thread
 
 from birthmark.children.control import stop_set
 from birthmark.children.proving import find_carriers, prove
+from birthmark.config.model import ServiceSpec
 from birthmark.core.identity import Identity, Proof, Verdict
 from birthmark.core.outcomes import Receipt
 from birthmark.core.policies import StopPolicy
-from birthmark.core.service import BirthId
+from birthmark.core.service import BirthId, ServiceName
 from birthmark.errors import IdentityMismatch, StopTimedOut, SupervisionError
 from birthmark.platforms import load
 from birthmark.registry.contract import BirthRecord, BirthState
 from birthmark.supervisor.house import House
+from birthmark.supervisor.records import hide_secrets
 
 ASKED_BY: Final = "boot"
 
@@ -64,14 +66,14 @@ class BootReport:
         }
 
 
-async def sweep_births(house: House, policies: Mapping[str, StopPolicy]) -> BootReport:
+async def sweep_births(house: House, specs: Mapping[ServiceName, ServiceSpec]) -> BootReport:
     """End what is left of earlier births, all at once, and write down what became of each.
 
     Births without an end on record are proven one by one. Of those that have one, nothing should live;
     what carries their mark or tag all the same escaped once, and is ended too.
 
     Args:
-        policies: The stop policy of each service that is configured; others get the default one.
+        specs: What is configured: their policies are used to stop; others get the default one.
 
     Raises:
         RegistryError: The records cannot be read (nothing was signalled), or an end cannot be written.
@@ -85,9 +87,8 @@ async def sweep_births(house: House, policies: Mapping[str, StopPolicy]) -> Boot
     failed: list[SupervisionError] = []
 
     async def settle(record: BirthRecord) -> None:
-        policy = policies.get(record.service, StopPolicy())
         try:
-            await _settle(house, report, record, policy, record.birth in carried)
+            await _settle(house, report, record, specs.get(record.service), record.birth in carried)
         except SupervisionError as err:
             # The others are settled all the same; the first failure is told afterwards, by its own name.
             failed.append(err)
@@ -106,7 +107,7 @@ def _carried(house: House, births: list[BirthId]) -> set[BirthId]:
 
 
 async def _settle(
-    house: House, report: BootReport, record: BirthRecord, policy: StopPolicy, carried: bool
+    house: House, report: BootReport, record: BirthRecord, spec: ServiceSpec | None, carried: bool
 ) -> None:
     """Bring one birth to its end, or say why not."""
     name = f"{record.service} (birth {record.birth[:8]})"
@@ -115,7 +116,8 @@ async def _settle(
         report.strangers.append(proof)
         _tell(house, report, f"{name}: pid {proof.pid} is somebody else's now, and was left alone: {proof}")
     try:
-        receipt = await _end(house, record, policy, proof, carried)
+        receipt = await _end(house, record, StopPolicy() if spec is None else spec.stop, proof, carried)
+        hide_secrets(spec, receipt)
     except _NotEnded as err:
         report.leftovers.append(Leftover(record, err.proof, str(err)))
         _tell(house, report, f"{name}: {err}")

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from birthmark.children.ports import PortAnswer, PortState, holders_of
+from birthmark.children.proving import pin_or_none
 from birthmark.config.model import ServiceSpec
+from birthmark.core.markers import read_mark
 from birthmark.core.service import ServiceName
 from birthmark.errors import PortHeld, RecordConflict
 from birthmark.platforms import load
@@ -85,7 +87,7 @@ def look_at(port: int, expected: Iterable[int] = ()) -> PortAnswer:
     return holders_of(port, expected=tuple(expected))
 
 
-def held_by(answer: PortAnswer) -> PortHeld | None:
+def held_by(house: House, answer: PortAnswer) -> PortHeld | None:
     """Return the refusal to start on a port that somebody holds, each holder in words; None when it is free.
 
     A look that failed is a refusal too: it never means nobody.
@@ -94,12 +96,22 @@ def held_by(answer: PortAnswer) -> PortHeld | None:
         return None
     if answer.state is PortState.COULD_NOT_LOOK:
         return PortHeld(answer.port, [f"we could not look by whom ({answer.cause})"])
-    words = [_words(pid) for pid in answer.pids]
+    words = [_words(house, pid) for pid in answer.pids]
     words += [f"a process of user {listener.uid} that we may not see" for listener in answer.unseen]
     return PortHeld(answer.port, words)
 
 
-def _words(pid: int) -> str:
+def _words(house: House, pid: int) -> str:
+    """Name a holder: a stranger by its command, one of ours by its service, since its command may hold a secret."""
+    pinned = pin_or_none(pid)
+    if pinned is None:
+        return f"pid {pid} (gone by now)"
+    with pinned:
+        seen = load().observe(pinned)
+    mark = None if seen is None else read_mark(seen.environ)
+    if mark is not None and mark.installation == house.installation.id:
+        services = ", ".join(sorted(service for _, service in mark.services))
+        return f"pid {pid}, which carries the mark of our {services!r}"
     return f"pid {pid} ({load().command_line(pid) or 'unknown command'}), not ours"
 
 
@@ -123,7 +135,7 @@ def report_ports(house: House, specs: Iterable[ServiceSpec]) -> list[str]:
     for spec in specs:
         if spec.port is None or spec.remote:
             continue
-        if (held := held_by(look_at(spec.port))) is not None:
+        if (held := held_by(house, look_at(spec.port))) is not None:
             lines.append(f"{spec.name}: {held}")
             house.say(lines[-1])
     return lines

@@ -11,6 +11,7 @@ import anyio.to_thread
 
 from birthmark.children.ports import PortAnswer, PortState
 from birthmark.config.model import ReadyKind
+from birthmark.supervisor.house import House
 from birthmark.supervisor.leases import held_by, look_at
 from birthmark.supervisor.running import Running
 
@@ -36,7 +37,7 @@ class NotReady(Exception):
         self.why, self.stranger = why, stranger
 
 
-async def wait_ready(running: Running) -> str:
+async def wait_ready(house: House, running: Running) -> str:
     """Wait until the service is ready, and return how that was told.
 
     Ends by itself at the start deadline; an exit is somebody else's to notice, and cancels this.
@@ -53,7 +54,7 @@ async def wait_ready(running: Running) -> str:
     with anyio.move_on_after(ready.deadline_s):
         while True:
             # No event tells of a listener, so it is looked for; each look costs a fraction of a millisecond.
-            answer, last = await _ask(running)
+            answer, last = await _ask(house, running)
             if answer is Answer.READY:
                 return last
             if answer is Answer.STRANGER:
@@ -63,30 +64,30 @@ async def wait_ready(running: Running) -> str:
     raise NotReady(f"not ready within {ready.deadline_s:g} s: {last}")
 
 
-async def _ask(running: Running) -> tuple[Answer, str]:
+async def _ask(house: House, running: Running) -> tuple[Answer, str]:
     match running.spec.ready.kind:
         case ReadyKind.LOG:
             if running.watch is not None and running.watch.seen:
                 return Answer.READY, "its log says so"
             return Answer.NOT_YET, f"no line matches {running.spec.ready.pattern!r} yet"
         case ReadyKind.TCP:
-            return await _own_listener(running)
+            return await _own_listener(house, running)
         case _:
-            told, words = await _own_listener(running)
+            told, words = await _own_listener(house, running)
             if told is not Answer.READY:
                 return told, words
             return await _http(running)
 
 
-async def _own_listener(running: Running) -> tuple[Answer, str]:
+async def _own_listener(house: House, running: Running) -> tuple[Answer, str]:
     """Ask whether its port is held by its own set: a listener that answers proves nothing about whose it is."""
     port = running.spec.port
     if port is None:
         return Answer.NOT_YET, "it has no port to be asked on"
-    return await anyio.to_thread.run_sync(_judge_port, running, port)
+    return await anyio.to_thread.run_sync(_judge_port, house, running, port)
 
 
-def _judge_port(running: Running, port: int) -> tuple[Answer, str]:
+def _judge_port(house: House, running: Running, port: int) -> tuple[Answer, str]:
     answer: PortAnswer = look_at(port, [running.child.pid])
     if answer.state is PortState.NOBODY:
         return Answer.NOT_YET, str(answer)
@@ -96,7 +97,7 @@ def _judge_port(running: Running, port: int) -> tuple[Answer, str]:
         # A holder may have come and gone while it was looked at: only one that is still there counts.
         again = look_at(port, [running.child.pid])
         if running.strangers(again):
-            return Answer.STRANGER, str(held_by(again))
+            return Answer.STRANGER, str(held_by(house, again))
         return Answer.NOT_YET, str(again)
     return Answer.NOT_YET, f"port {port} answers, and who holds it cannot be seen ({answer})"
 

@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 import anyio.abc
 
-from birthmark.children.stopping import POLL_S, Hurry
+from birthmark.children.waiting import POLL_S, Hurry
 from birthmark.config.model import ServiceSpec
 from birthmark.core.outcomes import ExitStatus, Receipt
 from birthmark.core.plan import PLAN, Action
@@ -262,7 +262,7 @@ class Service:
     async def _await_ready(self, running: Running, scope: anyio.CancelScope) -> None:
         with scope:
             try:
-                told: str | NotReady = await wait_ready(running)
+                told: str | NotReady = await wait_ready(self._house, running)
             except NotReady as err:
                 told = err
             except LookFailed as err:

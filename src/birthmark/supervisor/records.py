@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from birthmark.config.model import HIDDEN, ServiceSpec
+from birthmark.core.outcomes import Receipt
 from birthmark.core.service import ServiceName
 from birthmark.core.states import Desired
 from birthmark.registry.contract import ServiceRecord
@@ -52,6 +53,21 @@ def shown_spec(spec: ServiceSpec) -> dict[str, object]:
         "source": spec.source,
         "line": spec.line,
     }
+
+
+def hide_secrets(spec: ServiceSpec | None, receipt: Receipt | None) -> None:
+    """Put references back in place of what they mean, in the command lines that a receipt shows."""
+    if spec is None or receipt is None:
+        return
+    written = spec.written or (*spec.command[:1], *[HIDDEN for _ in spec.command[1:]])
+    shown = {
+        meant: said for meant, said in zip(spec.command, written, strict=False) if meant and meant != said
+    }
+    shown |= {value: HIDDEN for name, value in spec.env.items() if name in spec.secrets and value}
+    # The longest first: one secret may be a part of another.
+    for value in sorted(shown, key=len, reverse=True):
+        for member in receipt.members:
+            member.command = member.command.replace(value, shown[value])
 
 
 def remembered(house: House) -> Mapping[ServiceName, Desired]:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from birthmark.children.child import Child
 from birthmark.children.ports import PortAnswer, PortState
 from birthmark.children.proving import claim_of, pin_or_none
-from birthmark.children.spawning import Child
 from birthmark.config.model import ServiceSpec
 from birthmark.core.service import BirthId
 from birthmark.platforms import load

@@ -56,7 +56,7 @@ async def start_birth(house: House, spec: ServiceSpec, journal: Journal) -> Runn
         port = await lease(house, spec)
         if port is not None:
             spec = with_port(spec, port)
-            if (held := held_by(await anyio.to_thread.run_sync(look_at, port))) is not None:
+            if (held := await anyio.to_thread.run_sync(_held, house, port)) is not None:
                 raise held
         command = build_command(house, spec, birth)
         await house.write(
@@ -76,6 +76,10 @@ async def start_birth(house: House, spec: ServiceSpec, journal: Journal) -> Runn
         raise Blocked("config", str(err)) from err
     # In one go in a thread: a cancellation in between must not lose a child that exists already.
     return await anyio.to_thread.run_sync(_spawn, house, spec, birth, command, journal)
+
+
+def _held(house: House, port: int) -> PortHeld | None:
+    return held_by(house, look_at(port))
 
 
 def build_command(house: House, spec: ServiceSpec, birth: BirthId) -> Command:

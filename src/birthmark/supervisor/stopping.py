@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-import anyio
 import anyio.to_thread
 
 from birthmark.children.control import stop_set
-from birthmark.children.ports import PortState
-from birthmark.children.stopping import Hurry
+from birthmark.children.waiting import Hurry
 from birthmark.core.outcomes import ExitStatus, Receipt
-from birthmark.errors import RegistryError
+from birthmark.errors import RegistryError, StopTimedOut
 from birthmark.supervisor.house import House
 from birthmark.supervisor.leases import held_by, look_at
+from birthmark.supervisor.records import hide_secrets
 from birthmark.supervisor.running import Running
 
 
@@ -27,20 +26,26 @@ async def end_birth(
     Raises:
         StopTimedOut: Survivors; the birth stays open in the registry, and is to be looked at again.
     """
-    receipt = await stop_set(
-        running.child.identity,
-        running.spec.stop,
-        asked_by=asked_by,
-        child=running.child,
-        close_stdin=running.close_stdin,
-        hurry=hurry,
-    )
+    try:
+        receipt = await stop_set(
+            running.child.identity,
+            running.spec.stop,
+            asked_by=asked_by,
+            child=running.child,
+            close_stdin=running.close_stdin,
+            hurry=hurry,
+        )
+    except StopTimedOut as err:
+        hide_secrets(running.spec, err.receipt)
+        raise
     status = running.child.poll() or ExitStatus()
     house.orphans.forget(running.child.pid)
     await anyio.to_thread.run_sync(running.finish_output)
     running.child.close()
     await _write_end(house, running, status, asked_by)
-    await _look_at_port(running, receipt)
+    hide_secrets(running.spec, receipt)
+    if running.spec.port is not None:
+        await anyio.to_thread.run_sync(_look_at_port, house, running.spec.port, receipt)
     return receipt, status
 
 
@@ -60,12 +65,6 @@ async def _write_end(house: House, running: Running, status: ExitStatus, why: st
         house.say(f"{running.spec.name}: its end could not be written down: {err}")
 
 
-async def _look_at_port(running: Running, receipt: Receipt) -> None:
-    port = running.spec.port
-    if port is None:
-        return
-    answer = await anyio.to_thread.run_sync(look_at, port)
-    if answer.state is PortState.NOBODY:
-        receipt.notes.append(f"port {port} is free again")
-    else:
-        receipt.notes.append(str(held_by(answer)))
+def _look_at_port(house: House, port: int, receipt: Receipt) -> None:
+    held = held_by(house, look_at(port))
+    receipt.notes.append(f"port {port} is free again" if held is None else str(held))

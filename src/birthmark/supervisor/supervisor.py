@@ -123,8 +123,7 @@ class Supervisor:
                 from birthmark.platforms.linux import become_subreaper
 
                 become_subreaper()
-            policies = {str(spec.name): spec.stop for spec in self._specs.values()}
-            self._report = await sweep_births(self._house, policies)
+            self._report = await sweep_births(self._house, self._specs)
             await anyio.to_thread.run_sync(release_stale, self._house, self._specs)
             self._report.lines += await anyio.to_thread.run_sync(
                 report_ports, self._house, list(self._specs.values())
