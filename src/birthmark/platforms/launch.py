@@ -167,26 +167,30 @@ def end_unclaimed(pid: int, pidfd: int | None) -> None:
     Waits for at most `REAP_WITHIN_S`: a process that SIGKILL cannot reach yet (in a system call on a dead
     file system) is left to a thread.
     """
-    assert sys.platform != "win32", "nothing is launched here on Windows"
-    import signal
+    if sys.platform == "win32":
+        raise NotImplementedError("nothing is launched here on Windows")
+    else:
+        import signal
 
-    from birthmark.core.outcomes import Basis, Warrant
-    from birthmark.errors import SupervisionError
-    from birthmark.platforms import load
-    from birthmark.platforms.contract import Pinned
-    from birthmark.platforms.posix import deliver
+        from birthmark.core.outcomes import Basis, Warrant
+        from birthmark.errors import SupervisionError
+        from birthmark.platforms import load
+        from birthmark.platforms.contract import Pinned
+        from birthmark.platforms.posix import deliver
 
-    ticks = load().start_ticks_of(pid) if pidfd is None else 0
-    with Pinned(pid, pidfd, ticks or 0) as pinned:
-        try:
-            deliver(pinned, signal.SIGKILL, Warrant(basis=Basis.CHILD, asked_by="a launch nobody waits for"))
-        except SupervisionError:
-            # Whoever may not be signalled (it took other credentials) got end-of-file or a parent check
-            # instead, or is ended by parent death; it is reaped all the same.
-            pass
-        waiter = threading.Thread(target=reap, args=(pid,), name="subprocess-reaper", daemon=True)
-        waiter.start()
-        waiter.join(REAP_WITHIN_S)
+        ticks = load().start_ticks_of(pid) if pidfd is None else 0
+        with Pinned(pid, pidfd, ticks or 0) as pinned:
+            try:
+                deliver(
+                    pinned, signal.SIGKILL, Warrant(basis=Basis.CHILD, asked_by="a launch nobody waits for")
+                )
+            except SupervisionError:
+                # Whoever may not be signalled (it took other credentials) got end-of-file or a parent check
+                # instead, or is ended by parent death; it is reaped all the same.
+                pass
+            waiter = threading.Thread(target=reap, args=(pid,), name="subprocess-reaper", daemon=True)
+            waiter.start()
+            waiter.join(REAP_WITHIN_S)
 
 
 def reap(pid: int) -> None:
