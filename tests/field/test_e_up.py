@@ -262,7 +262,8 @@ async def test_e2_what_carries_the_mark_of_an_intent_that_nobody_finished_is_end
     command = mark_child(
         Command("cat", stdin=Stdio.PIPE), ChildKind.MCP, "one", installation=installation.id, birth=birth
     )
-    with Spawner() as spawner, spawner.spawn_owned_supervised(command) as stray:
+    with Spawner() as spawner:
+        stray = spawner.spawn_owned_supervised(command)
         async with household(service()) as house:
             assert not stray.is_running()
             (receipt,) = house.report.ended

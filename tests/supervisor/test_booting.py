@@ -24,7 +24,7 @@ from birthmark.registry.sqlite import SqliteRegistry
 from birthmark.supervisor.clock import SystemClock
 from birthmark.supervisor.supervisor import Supervisor, own_identity
 from birthmark.testing.registry import MemoryRegistry
-from tests.supervisor.household import LISTENER, free_port, household, listener, python, service
+from tests.supervisor.household import LISTENER, WITHIN_S, free_port, household, listener, python, service
 
 pytestmark = [
     pytest.mark.anyio,
@@ -41,8 +41,13 @@ def marked(birth: BirthId, *, owner: str | None = None) -> Iterator[Child]:
     command = mark_child(
         Command("cat", stdin=Stdio.PIPE), ChildKind.MCP, "one", installation=installation, birth=birth
     )
-    with Spawner() as spawner, spawner.spawn_owned_supervised(command) as child:
-        yield child
+    with Spawner() as spawner:
+        child = spawner.spawn_owned_supervised(command)
+        try:
+            yield child
+        finally:
+            child.close_stdin()
+            child.wait(WITHIN_S)
 
 
 @contextmanager
