@@ -23,6 +23,7 @@ NOBODY: Final = 65534
 PRELUDE: Final = f"""\
 import ctypes, dataclasses, json, os, resource, select, signal, subprocess, sys, time
 from birthmark.core.identity import *
+from birthmark.core.judging import *
 from birthmark.core.markers import *
 from birthmark.core.outcomes import *
 from birthmark.core.service import *

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from birthmark.core.identity import Evidence, Proof, Reason, Verdict, judge
+from birthmark.core.identity import (
+    Evidence,
+    Proof,
+    Reason,
+    Verdict,
+)
+from birthmark.core.judging import judge
 from birthmark.core.outcomes import Basis, Delivery, ExitStatus, Scope, Warrant
 from birthmark.errors import NotSignalable, ProcessGone
 from tests.contracts.worlds import NAMES, World, audit, world

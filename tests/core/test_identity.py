@@ -20,9 +20,8 @@ from birthmark.core.identity import (
     Sighting,
     Verdict,
     gone,
-    judge,
-    judge_mark,
 )
+from birthmark.core.judging import judge, judge_mark
 from birthmark.core.markers import ChildKind, entry, mark_entries, tag_of
 from birthmark.core.service import ServiceName, api_server_service, birth_id, installation_id
 

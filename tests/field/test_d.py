@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from birthmark.children.child import Child
 from birthmark.children.command import Command, Stdio, mark_child, new_birth
 from birthmark.children.installation import open_installation
 from birthmark.children.ports import PortState, holders_of, listening_pids
 from birthmark.children.proving import find_carriers, prove, prove_mark
-from birthmark.children.spawning import Child, Spawner
+from birthmark.children.spawning import Spawner
 from birthmark.core.identity import Identity, Reason, Verdict
 from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import Basis, Warrant

@@ -33,7 +33,8 @@ from birthmark import (
     stop_set,
     stop_set_now,
 )
-from birthmark.children.stopping import run_now, terminate_steps
+from birthmark.children.stopping import terminate_steps
+from birthmark.children.waiting import run_now
 from birthmark.core.outcomes import Basis, SignalRecord, Warrant
 from birthmark.platforms import load
 from birthmark.platforms.contract import add_audit_sink

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
+from birthmark.children.child import Child
 from birthmark.children.command import Command, Stdio
 from birthmark.children.ports import PortState, holders_of
-from birthmark.children.spawning import Child, Spawner
+from birthmark.children.spawning import Spawner
 from tests.platforms.listening import line_from, listening, port_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors are looked up in Linux's procfs")

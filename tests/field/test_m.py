@@ -8,7 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from birthmark.core.identity import EnvironState, Identity, Reason, Sighting, Verdict, judge, judge_mark
+from birthmark.core.identity import (
+    EnvironState,
+    Identity,
+    Reason,
+    Sighting,
+    Verdict,
+)
+from birthmark.core.judging import judge, judge_mark
 from birthmark.core.markers import ChildKind, mark_entries
 from birthmark.core.outcomes import Basis, Delivery, Warrant
 from birthmark.core.service import ServiceName, birth_id, installation_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from birthmark import Verdict, prove
-from birthmark.core.identity import judge
+from birthmark.core.judging import judge
 from birthmark.platforms import load
 from birthmark.testing.clock import ManualClock
 from tests.field.staging import python

@@ -14,7 +14,14 @@ from typing import Final
 
 import pytest
 
-from birthmark.core.identity import EnvironState, Identity, Reason, Sighting, Verdict, judge
+from birthmark.core.identity import (
+    EnvironState,
+    Identity,
+    Reason,
+    Sighting,
+    Verdict,
+)
+from birthmark.core.judging import judge
 from birthmark.core.markers import TAG_RESOURCE, ChildKind, entry, mark_entries, tag_of
 from birthmark.core.outcomes import Basis, Delivery, Warrant
 from birthmark.core.service import BirthId, ServiceName, birth_id, installation_id

@@ -17,7 +17,13 @@ from typing import Final
 import psutil
 import pytest
 
-from birthmark.core.identity import EnvironState, HostFacts, Reason, Verdict, judge
+from birthmark.core.identity import (
+    EnvironState,
+    HostFacts,
+    Reason,
+    Verdict,
+)
+from birthmark.core.judging import judge
 from birthmark.core.lineage import Born, descendants
 from birthmark.core.markers import ChildKind, entry, mark_entries
 from birthmark.core.outcomes import Basis, Delivery, Warrant

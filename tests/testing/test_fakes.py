@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from birthmark.core.identity import Reason, Verdict, judge
+from birthmark.core.identity import Reason, Verdict
+from birthmark.core.judging import judge
 from birthmark.core.outcomes import Basis, Delivery, Warrant
 from birthmark.core.service import birth_id, installation_id
 from birthmark.errors import LookFailed, NotPermitted, ProcessGone

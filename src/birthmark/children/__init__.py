@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from birthmark.children.child import Child
     from birthmark.children.command import Command, Stdio, mark_child, new_birth, place_in_own_process_group
     from birthmark.children.control import (
         ProcessLiveness,
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from birthmark.children.installation import Installation, open_installation
     from birthmark.children.proving import find_carriers, prove, prove_mark
     from birthmark.children.spawning import (
-        Child,
         Spawner,
         exit_status,
         spawn_owned_supervised,
         spawn_supervised,
     )
     from birthmark.children.stamping import identity_verification_supported, is_zombie, stamp_api_server
-    from birthmark.children.stopping import Hurry, stop_set_now
+    from birthmark.children.stopping import stop_set_now
+    from birthmark.children.waiting import Hurry
     from birthmark.core.identity import Evidence, Identity, Proof, Reason, Verdict
     from birthmark.core.markers import (
         AGENT_NAME_ENV,
@@ -104,7 +105,7 @@ _HOME: Final = {
     "API_SERVER_SERVICE": "birthmark.core.service",
     "ApiServerStamp": "birthmark.core.outcomes",
     "BirthId": "birthmark.core.service",
-    "Child": "birthmark.children.spawning",
+    "Child": "birthmark.children.child",
     "ChildKind": "birthmark.core.markers",
     "ChildrenAlive": "birthmark.errors",
     "Command": "birthmark.children.command",
@@ -112,7 +113,7 @@ _HOME: Final = {
     "Evidence": "birthmark.core.identity",
     "ExitStatus": "birthmark.core.outcomes",
     "GaveUp": "birthmark.errors",
-    "Hurry": "birthmark.children.stopping",
+    "Hurry": "birthmark.children.waiting",
     "Identity": "birthmark.core.identity",
     "IdentityMismatch": "birthmark.errors",
     "Installation": "birthmark.children.installation",

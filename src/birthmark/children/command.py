@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import signal
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -27,6 +26,7 @@ __all__ = ["Command", "Mark", "Session", "Stdio", "mark_child", "new_birth", "pl
 
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _SIGNALS: Final = int(signal.NSIG)
+_PREFIX: Final = PREFIX.encode()
 KEEP_HARD: Final = -2
 """A hard limit of -2 leaves the hard value alone; only the soft one is set."""
 
@@ -142,14 +142,10 @@ class Command:
     def _entries(self) -> tuple[bytes, ...]:
         """Return `environment` as the kernel takes it; our own is not decoded on the way."""
         marks = [os.fsencode(f"{name}={value}") for name, value in self._mark_entries().items()]
-        if self.env is None and os.supports_bytes_environ:
-            prefix = os.fsencode(PREFIX)
-            rest = [name + b"=" + value for name, value in os.environb.items() if not name.startswith(prefix)]
+        if self.env is not None:
+            rest = [os.fsencode(f"{n}={v}") for n, v in scrub(self.env).items()]
         else:
-            rest = [
-                os.fsencode(f"{n}={v}")
-                for n, v in scrub(dict(os.environ) if self.env is None else self.env).items()
-            ]
+            rest = [n + b"=" + v for n, v in _own_environment() if not n.startswith(_PREFIX)]
         return (*marks, *rest)
 
     def resolve(self) -> str:
@@ -158,6 +154,9 @@ class Command:
         Raises:
             SpawnFailed: It is not on the child's PATH; the error carries the PATH.
         """
+        if os.path.isabs(self.program):
+            # Nothing is asked: a system call gives the GIL away, for tens of milliseconds in a busy host.
+            return self.program
         if os.sep in self.program:
             return os.path.join(self.cwd or os.getcwd(), self.program)
         path = self._search_path()
@@ -174,14 +173,19 @@ class Command:
         source: Mapping[str, str] = os.environ if self.env is None else self.env
         return source.get("PATH", _DEFAULT_PATH)
 
-    def to_launch(self, descriptors: Sequence[tuple[int, int]]) -> Launch:
-        """Return the command as the kernel takes it, with these (ours, child's) descriptors."""
+    def to_launch(self, descriptors: Sequence[tuple[int, int]], path: str | None = None) -> Launch:
+        """Return the command as the kernel takes it, with these (ours, child's) descriptors.
+
+        Args:
+            descriptors: All the child gets, 0 to 2 among them.
+            path: What `resolve` returned; None asks it.
+        """
         limits = [(resource, soft, hard) for resource, (soft, hard) in self.limits.items()]
         if self.mark is not None and self.mark.birth is not None:
             limits.append((TAG_RESOURCE, tag_of(self.mark.birth), KEEP_HARD))
         uid, gid, groups = self._credentials()
         return Launch(
-            path=os.fsencode(self.resolve()),
+            path=os.fsencode(self.resolve() if path is None else path),
             argv=tuple(os.fsencode(word) for word in (self.program, *self.args)),
             env=self._entries(),
             cwd=None if self.cwd is None else os.fsencode(self.cwd),
@@ -196,10 +200,12 @@ class Command:
         )
 
     def _credentials(self) -> tuple[int | None, int | None, tuple[int, ...] | None]:
-        import pwd
-
         uid = gid = None
         groups: tuple[int, ...] | None = None
+        if self.user is None and self.group is None and self.extra_groups is None:
+            return uid, gid, groups
+        import pwd
+
         try:
             if self.user is not None:
                 entry = (
@@ -221,6 +227,16 @@ class Command:
         except KeyError as err:
             raise SpawnFailed(self.program, errno.EINVAL, "credentials", hint=str(err).strip("\"'")) from err
         return uid, gid, groups
+
+
+def _own_environment() -> Sequence[tuple[bytes, bytes]]:
+    """Return our variables as bytes, as of one instant: another thread may change them meanwhile."""
+    if not os.supports_bytes_environ:
+        return [(os.fsencode(name), os.fsencode(value)) for name, value in os.environ.items()]
+    # The mapping converts each name back and forth, which costs more than the spawn's fork; what it
+    # wraps has them as the kernel does.
+    plain: Mapping[bytes, bytes] = getattr(os.environb, "_data", os.environb)
+    return list(plain.items())
 
 
 def unarmed_reason(path: str) -> str | None:
@@ -286,9 +302,26 @@ def _stdio(value: Stdio | int) -> Stdio | int:
     return value
 
 
+_births: tuple[int, list[BirthId]] = (0, [])
+_BIRTHS_AT_ONCE: Final = 64
+
+
 def new_birth() -> BirthId:
     """Return a fresh birth id: 128 random bits."""
-    return birth_id(secrets.token_hex(16))
+    global _births
+    me = os.getpid()
+    # Asking for randomness gives the GIL away, so it is asked for many at once. A fork asks anew: what its
+    # parent holds is its parent's.
+    if _births[0] != me:
+        _births = (me, [])
+    store = _births[1]
+    try:
+        return store.pop()
+    except IndexError:
+        digits = os.urandom(16 * _BIRTHS_AT_ONCE).hex()
+        fresh = [birth_id(digits[at : at + 32]) for at in range(0, len(digits), 32)]
+        store.extend(fresh[1:])
+        return fresh[0]
 
 
 def enclosing_birth() -> BirthId | None:

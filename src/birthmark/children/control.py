@@ -15,6 +15,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
+from birthmark.children.child import Child
 from birthmark.children.installation import open_installation
 from birthmark.children.proving import (
     LOOK_EVERY_S,
@@ -25,9 +26,17 @@ from birthmark.children.proving import (
     never_a_target,
     pin_or_none,
 )
-from birthmark.children.spawning import Child
-from birthmark.children.stopping import Hurry, Steps, Wait, run_now, set_steps, terminate_steps
-from birthmark.core.identity import Evidence, Identity, Proof, Reason, Verdict, gone, judge
+from birthmark.children.stopping import set_steps, terminate_steps
+from birthmark.children.waiting import Hurry, Steps, Wait, run_now
+from birthmark.core.identity import (
+    Evidence,
+    Identity,
+    Proof,
+    Reason,
+    Verdict,
+    gone,
+)
+from birthmark.core.judging import judge
 from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import (
     Basis,

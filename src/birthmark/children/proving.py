@@ -16,9 +16,8 @@ from birthmark.core.identity import (
     Sighting,
     Verdict,
     gone,
-    judge,
-    judge_mark,
 )
+from birthmark.core.judging import judge, judge_mark
 from birthmark.core.markers import ChildKind, is_tag, read_mark, tag_of
 from birthmark.core.outcomes import Found
 from birthmark.core.parsers import signalable_pid

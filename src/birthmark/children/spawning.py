@@ -1,193 +1,26 @@
-"""Spawn: start, pin and write down, as one step; and the child that comes of it."""
+"""Spawn: start, pin and write down, as one step."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
-import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Literal
 
-from birthmark.children.command import Command, Stdio, unarmed_reason
-from birthmark.core.identity import Identity, Proof, gone, judge
+from birthmark.children.child import Child
+from birthmark.children.command import Command, Stdio
+from birthmark.children.reaping import Reaper
 from birthmark.core.outcomes import ExitStatus
-from birthmark.core.service import BirthId
-from birthmark.errors import ChildrenAlive, LookFailed, ProcessGone, SpawnerClosed, SpawnFailed
+from birthmark.errors import ChildrenAlive, SpawnerClosed, SpawnFailed
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 from birthmark.platforms.launch import LaunchFailed, end_unclaimed, launch
 
-POLL_S: Final = 0.025
-"""How often an exit is looked for where the kernel has no pidfd."""
-
 _BIGGEST_SHOWN: Final = 3
-
-
-class Child:
-    """A process we spawned, held by its pidfd since birth. We reap it, and nobody else does.
-
-    Attributes:
-        pid: The kernel's number for it.
-        pinned: Its pidfd, held since birth; ours, not the caller's.
-        stdin, stdout, stderr: Our ends of its pipes, unbuffered; None where no pipe was asked for.
-            The caller's to close.
-
-    A child that is dropped is neither ended nor forgotten: its spawner reaps it.
-    """
-
-    def __init__(
-        self,
-        spawner: Spawner,
-        pinned: Pinned,
-        command: Command,
-        path: str,
-        pipes: Sequence[io.FileIO | None],
-    ) -> None:
-        self.pid = pinned.pid
-        self.pinned = pinned
-        self.stdin, self.stdout, self.stderr = pipes
-        self._mark = command.mark
-        self._asked_for = command.parent_death is not None
-        self._path = path
-        self._identity: Identity | None = None
-        self._spawner = spawner
-        self._owner = os.getpid()
-        self._status: ExitStatus | None = None
-        self._lock = threading.Lock()
-        self._platform = load()
-
-    @property
-    def identity(self) -> Identity:
-        """Who it is, as of its birth.
-
-        Read when it is first asked for, and before it is reaped at the latest: until then its
-        number, start time and inode are its own. In a host whose other threads are busy, each
-        system call at the spawn itself would cost their whole time slices.
-        """
-        if self._identity is None:
-            seen = self._platform.observe(self.pinned, environ=False)
-            if seen is None:
-                # SIGCHLD is ignored in this host, or somebody else waits for any child.
-                raise ProcessGone(self.pid)
-            mark = self._mark
-            self._identity = seen.identity(
-                birth=mark.birth if mark else None,
-                installation=mark.installation if mark else None,
-                kind=mark.kind if mark else None,
-                service=mark.service if mark else None,
-            )
-        return self._identity
-
-    @property
-    def unarmed_reason(self) -> str | None:
-        """Why the kernel will not signal it when our process ends; None when it will."""
-        return unarmed_reason(self._path) if self._asked_for else "not asked for"
-
-    @property
-    def armed(self) -> bool:
-        """Whether parent death is armed."""
-        return self.unarmed_reason is None
-
-    @property
-    def birth(self) -> BirthId | None:
-        """The birth, None for an unmarked child."""
-        return self._mark.birth if self._mark is not None else None
-
-    @property
-    def exit_fd(self) -> int | None:
-        """A descriptor readable once it has exited; ours, not the caller's. None: poll `is_running`."""
-        return self._platform.exit_fd(self.pinned)
-
-    def is_running(self) -> bool:
-        """Say whether it has not exited. Reaps nothing; costs one poll(2)."""
-        return self._status is None and not self._platform.exited(self.pinned)
-
-    def poll(self) -> ExitStatus | None:
-        """Return its exit status, reaping it if it has exited; None while it runs. Does not block."""
-        with self._lock:
-            # A fork of our process is not its parent: it may look, and leaves the status alone.
-            if self._status is None and self._owner == os.getpid():
-                if self._identity is None and self._platform.exited(self.pinned):
-                    with suppress(ProcessGone, LookFailed):
-                        self._identity = self.identity
-                self._status = self._platform.reap(self.pid)
-                if self._status is not None:
-                    self._spawner._ended(self)
-            return self._status
-
-    def wait(self, timeout_s: float | None = None) -> ExitStatus:
-        """Block until it has exited, and reap it.
-
-        Raises:
-            TimeoutError: It still runs after `timeout_s` seconds; None waits for ever.
-        """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            status = self.poll()
-            if status is not None:
-                return status
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"process {self.pid} still runs after {timeout_s:g} s")
-            _wait_readable(self.exit_fd, left)
-
-    async def wait_exit(self) -> ExitStatus:
-        """Wait until it has exited, without blocking the event loop, and reap it."""
-        import anyio
-
-        while (status := self.poll()) is None:
-            if self.exit_fd is None:
-                await anyio.sleep(POLL_S)
-                continue
-            # A copy for each waiter: an event loop takes one reader per descriptor.
-            waiter = os.dup(self.exit_fd)
-            try:
-                await anyio.wait_readable(waiter)
-            finally:
-                os.close(waiter)
-        return status
-
-    def proof(self) -> Proof:
-        """Return the proof of who it is, through the pidfd held since birth."""
-        if self._status is not None:
-            return gone(self.pid)
-        return judge(self.identity, self._platform.observe(self.pinned), held=self.pinned.fd is not None)
-
-    def close_stdin(self) -> None:
-        """Close our end of its stdin, which is end-of-file for it. Harmless when there is none."""
-        if self.stdin is not None:
-            with suppress(OSError):
-                self.stdin.close()
-
-    def close(self) -> None:
-        """Close our ends of its pipes and let go of it; its spawner reaps it when it exits."""
-        for pipe in (self.stdin, self.stdout, self.stderr):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        self._spawner._drop(self)
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        # While the interpreter ends, everything we would need may be gone already.
-        if not sys.is_finalizing() and hasattr(self, "_platform"):
-            self.close()
-
-    def __repr__(self) -> str:
-        return f"<Child pid={self.pid} {'running' if self._status is None else self._status}>"
 
 
 class Spawner:
@@ -206,7 +39,7 @@ class Spawner:
         self._closed = False
         self._pid = os.getpid()
         self._held: dict[int, tuple[Pinned, weakref.ref[Child]]] = {}
-        self._reaper = _Reaper()
+        self._reaper = Reaper()
         self._null = -1
 
     def spawn_owned_supervised(self, command: Command) -> Child:
@@ -222,7 +55,7 @@ class Spawner:
         try:
             try:
                 request = command.to_launch(
-                    [*enumerate_targets(theirs), *((s, t) for t, s in command.pass_fds.items())]
+                    [*enumerate_targets(theirs), *((s, t) for t, s in command.pass_fds.items())], path
                 )
                 pid, pidfd = launch(request)
             except LaunchFailed as err:
@@ -342,104 +175,20 @@ class Spawner:
             self._held[pid] = (pinned, weakref.ref(child))
         return child
 
-    def _ended(self, child: Child) -> None:
+    def ended(self, child: Child) -> None:
+        """Forget a child that was reaped; called by the child."""
         with self._lock:
             self._held.pop(child.pid, None)
         child.pinned.close()
 
-    def _drop(self, child: Child) -> None:
-        """Take over a child nobody holds any more."""
+    def dropped(self, child: Child) -> None:
+        """Take over a child nobody holds any more; called by the child."""
         with self._lock:
             known = self._held.pop(child.pid, None)
         if known is not None and self._pid == os.getpid():
             self._reaper.adopt(child.pinned)
         elif known is not None:
             child.pinned.close()
-
-
-class _Reaper:
-    """Reaps dropped children when they exit, on one thread that sleeps in poll(2) meanwhile."""
-
-    _KEPT: Final = 1000
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._waiting: dict[int, Pinned] = {}
-        self._ended: dict[int, ExitStatus] = {}
-        self._thread: threading.Thread | None = None
-        self._wake: int | None = None
-
-    def adopt(self, pinned: Pinned) -> None:
-        with self._lock:
-            self._waiting[pinned.pid] = pinned
-            if self._thread is None:
-                ear, self._wake = os.pipe()
-                os.set_blocking(self._wake, False)
-                self._thread = threading.Thread(
-                    target=self._run, args=(ear,), name="birthmark-reaper", daemon=True
-                )
-                self._thread.start()
-            assert self._wake is not None
-            with suppress(BlockingIOError):
-                os.write(self._wake, b"!")
-
-    def running(self) -> list[int]:
-        platform = load()
-        with self._lock:
-            return [pid for pid, pinned in self._waiting.items() if not platform.exited(pinned)]
-
-    def status(self, pid: int) -> ExitStatus | None:
-        self._reap_exited()
-        with self._lock:
-            return self._ended.get(pid)
-
-    def stop_all(self) -> None:
-        from birthmark.children.stopping import stop_children_now
-
-        with self._lock:
-            waiting = list(self._waiting.values())
-            stop_children_now(waiting)
-        self._reap_exited()
-        with self._lock:
-            # With nobody left to wait for, the thread ends and gives its pipe back.
-            if self._wake is not None and not self._waiting:
-                os.close(self._wake)
-                self._wake = self._thread = None
-
-    def _reap_exited(self) -> None:
-        platform = load()
-        with self._lock:
-            for pid, pinned in list(self._waiting.items()):
-                if not platform.exited(pinned):
-                    continue
-                status = platform.reap(pid)
-                if status is None:
-                    continue
-                del self._waiting[pid]
-                pinned.close()
-                self._ended[pid] = status
-                while len(self._ended) > self._KEPT:
-                    del self._ended[next(iter(self._ended))]
-
-    def _run(self, ear: int) -> None:
-        import select
-
-        platform = load()
-        try:
-            while True:
-                poller = select.poll()
-                poller.register(ear, select.POLLIN)
-                with self._lock:
-                    pinned = list(self._waiting.values())
-                    fds = [fd for p in pinned if (fd := platform.exit_fd(p)) is not None]
-                for fd in fds:
-                    poller.register(fd, select.POLLIN)
-                ready = poller.poll(None if len(fds) == len(pinned) else POLL_S * 1000)
-                if any(fd == ear for fd, _ in ready) and not os.read(ear, 4096):
-                    return
-                self._reap_exited()
-        finally:
-            os.close(ear)
 
 
 def enumerate_targets(sources: Sequence[int]) -> list[tuple[int, int]]:
@@ -492,17 +241,6 @@ def _spawn_failed(command: Command, err: LaunchFailed) -> SpawnFailed:
     elif err.step == "cwd":
         hint = f"the working directory is {command.cwd!r}"
     return SpawnFailed(command.program, err.errno, err.step, hint=hint)
-
-
-def _wait_readable(fd: int | None, timeout_s: float | None) -> None:
-    if fd is None:
-        time.sleep(POLL_S if timeout_s is None else min(POLL_S, timeout_s))
-        return
-    import select
-
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    poller.poll(None if timeout_s is None else max(1, int(timeout_s * 1000)))
 
 
 _default: tuple[int, Spawner] | None = None

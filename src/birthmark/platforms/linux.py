@@ -12,11 +12,25 @@ from typing import Final
 
 from birthmark.core.identity import EnvironState, HostFacts, Sighting
 from birthmark.core.markers import TAG_RESOURCE, is_tag
-from birthmark.core.parsers import Stat, parse_stat, signalable_pid
+from birthmark.core.parsers import signalable_pid
 from birthmark.errors import LookFailed, ProcessGone
 from birthmark.platforms import posix
 from birthmark.platforms.contract import Capabilities, Pinned
 from birthmark.platforms.posix import deliver, group_lives, group_of, is_our_child, reap
+from birthmark.platforms.procfs import (
+    FIRST_READ_BYTES,
+    all_pids,
+    children_of,
+    command_line,
+    environ_of,
+    facts,
+    is_zombie,
+    own_environ,
+    parent_of,
+    read_stat,
+    start_ticks_of,
+    stat_of,
+)
 
 assert sys.platform == "linux"
 
@@ -48,17 +62,9 @@ __all__ = [
     "stat_of",
 ]
 
-# include/linux/sched.h: forked, and no exec yet. Until then the block is the parent's.
-_PF_FORKNOEXEC: Final = 0x40
-_PF_EXITING: Final = 0x4
-_PF_KTHREAD: Final = 0x00200000
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_GET_CHILD_SUBREAPER: Final = 37
 
-# The mark is placed first, so one small read finds it; 32 KiB is what a fresh buffer still gets
-# from the heap (128 KiB costs five times as much, since malloc maps new pages each time).
-_FIRST_READ_BYTES: Final = 32 * 1024
-_STAT_BYTES: Final = 1024
 
 _no_pidfd: bool = False
 
@@ -119,12 +125,12 @@ def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
     here = facts()
     # The order is the proof: stat before environ, since a block read while PF_FORKNOEXEC is set
     # is the parent's; and the descriptor last, since only then do we know whom we have read.
-    stat = _stat(pid)
+    stat = read_stat(pid)
     if stat is None:
         if pinned.fd is not None and not posix.reaped(pinned):
             return _hidden(pinned, here)
         return None
-    state, block = _environ(pid, stat) if environ else (EnvironState.UNSUPPORTED, b"")
+    state, block = environ_of(pid, stat) if environ else (EnvironState.UNSUPPORTED, b"")
     tag = read_tag(pid) if environ else None
     inode = _inode(pinned.fd)
     if pinned.fd is not None:
@@ -133,7 +139,7 @@ def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
             return None
     else:
         exited_ = stat.state in "ZX" and stat.threads <= 1
-        again = _stat(pid)
+        again = read_stat(pid)
         if again is None or again.start_ticks != stat.start_ticks:
             return None
         if pinned.start_ticks not in (-1, stat.start_ticks):
@@ -183,7 +189,7 @@ def exited(pinned: Pinned) -> bool:
         poller.register(pinned.fd, select.POLLIN)
         # Ready when the whole thread group has exited, which a leader in state Z has not always.
         return bool(poller.poll(0))
-    stat = _stat(pinned.pid)
+    stat = read_stat(pinned.pid)
     if stat is None or stat.start_ticks != pinned.start_ticks:
         return True
     return stat.state in "ZX" and stat.threads <= 1
@@ -192,108 +198,6 @@ def exited(pinned: Pinned) -> bool:
 def exit_fd(pinned: Pinned) -> int | None:
     """Return the pidfd; None without one."""
     return pinned.fd
-
-
-def _stat(pid: int) -> Stat | None:
-    """Read ``/proc/PID/stat``; None when there is no such process (or it is hidden)."""
-    _believe_procfs()
-    try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        _require_procfs()
-        return None
-    except PermissionError:
-        return None
-    except OSError as err:
-        raise LookFailed(f"process {pid}", os.strerror(err.errno or 0)) from err
-    try:
-        return parse_stat(os.read(fd, _STAT_BYTES))
-    except ProcessLookupError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def stat_of(pid: int) -> Stat | None:
-    """Return the stat line of `pid` as values, or None when it is gone or hidden."""
-    return _stat(pid) if signalable_pid(pid) is not None else None
-
-
-def start_ticks_of(pid: int) -> int | None:
-    """Return field 22 of ``/proc/PID/stat``: clock ticks since boot. Source: proc_pid_stat(5)."""
-    stat = _stat(pid)
-    return None if stat is None else stat.start_ticks
-
-
-def parent_of(pid: int) -> int | None:
-    """Return the parent's pid; 0 for a process whose parent is outside our pid namespace."""
-    stat = _stat(pid)
-    return None if stat is None else stat.ppid
-
-
-def _environ(pid: int, stat: Stat) -> tuple[EnvironState, bytes]:
-    """Read the environment block, given the stat line read just before."""
-    if stat.flags & _PF_KTHREAD:
-        return EnvironState.DESTROYED, b""
-    try:
-        block = _read_environ(f"/proc/{pid}/environ")
-    except PermissionError:
-        # To an ordinary user a process without memory is denied like another's: one on its way out,
-        # or a leader whose main thread has ended. Root gets ESRCH for these.
-        again = _stat(pid)
-        if again is None or again.flags & _PF_EXITING:
-            return _environ_of_threads(pid)
-        return EnvironState.DENIED, b""
-    except FileNotFoundError:
-        return EnvironState.HIDDEN, b""
-    except ProcessLookupError:
-        return _environ_of_threads(pid)
-    except OSError:
-        return EnvironState.SETTLING, b""
-    if stat.flags & _PF_FORKNOEXEC:
-        return EnvironState.PARENTS, block
-    if b"=" in block:
-        return EnvironState.READABLE, block
-    # Nothing in it. Either the new image is not in place yet, or it was started so, or wiped.
-    # env_end tells: zero as long as there is no image, and the same twice when nothing moves.
-    again = _stat(pid)
-    if again is None or stat.env_end is None:
-        return EnvironState.SETTLING, b""
-    if again.env_end != stat.env_end or stat.env_end == 0:
-        return EnvironState.SETTLING, b""
-    return EnvironState.DESTROYED, block
-
-
-def _environ_of_threads(pid: int) -> tuple[EnvironState, bytes]:
-    """Read the block through a thread that still has memory; SETTLING when none has: it is on its way out."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return EnvironState.SETTLING, b""
-    for thread in threads:
-        if thread == str(pid):
-            continue
-        try:
-            block = _read_environ(f"/proc/{pid}/task/{thread}/environ")
-        except OSError:
-            continue
-        return (EnvironState.READABLE if b"=" in block else EnvironState.DESTROYED), block
-    return EnvironState.SETTLING, b""
-
-
-def _read_environ(path: str) -> bytes:
-    # Never kept across an exec: an open descriptor stays bound to the old image.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        block = os.read(fd, _FIRST_READ_BYTES)
-        if len(block) < _FIRST_READ_BYTES:
-            return block
-        parts = [block]
-        while block := os.read(fd, _FIRST_READ_BYTES):
-            parts.append(block)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
 
 
 def glance(pid: int) -> tuple[int | None, bytes]:
@@ -306,19 +210,11 @@ def glance(pid: int) -> tuple[int | None, bytes]:
     except OSError:
         return None, b""
     try:
-        return None, os.read(fd, _FIRST_READ_BYTES)
+        return None, os.read(fd, FIRST_READ_BYTES)
     except OSError:
         return None, b""
     finally:
         os.close(fd)
-
-
-def own_environ() -> bytes | None:
-    """Return our own block as the kernel shows it to others; None when it does not."""
-    try:
-        return _read_environ("/proc/self/environ")
-    except OSError:
-        return None
 
 
 def read_tag(pid: int) -> int | None:
@@ -372,111 +268,12 @@ def _file_system_type(fd: int) -> int:
     return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
 
 
-_facts: tuple[int, HostFacts] | None = None
-
-
-def facts() -> HostFacts:
-    """Return host, boot and pid namespace; see `ProcessControl.facts`."""
-    global _facts
-    me = os.getpid()
-    # A fork after unshare(CLONE_NEWPID) is in another namespace than its parent.
-    if _facts is None or _facts[0] != me:
-        _require_procfs()
-        try:
-            namespace = os.stat("/proc/self/ns/pid").st_ino
-            boot = _first_line("/proc/sys/kernel/random/boot_id")
-        except OSError as err:
-            raise LookFailed("this host", f"{err.filename}: {os.strerror(err.errno or 0)}") from err
-        _facts = (me, HostFacts(_host_id(), boot, namespace))
-    return _facts[1]
-
-
-def _host_id() -> str:
-    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
-        try:
-            if line := _first_line(path):
-                return line
-        except OSError:
-            continue
-    # A container image may have none; the boot id still tells hosts apart while they run.
-    return os.uname().nodename
-
-
-def _first_line(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.readline().strip()
-
-
-_believed_by: int | None = None
-
-
-def _believe_procfs() -> None:
-    """Check once that numbers in procfs mean what they mean to us; anew after a fork, which may enter a namespace.
-
-    Raises:
-        LookFailed: See `_require_procfs`.
-    """
-    global _believed_by
-    me = os.getpid()
-    if _believed_by != me:
-        _require_procfs()
-        _believed_by = me
-
-
-def _require_procfs() -> None:
-    """Refuse to read numbers out of a procfs that is missing, or that shows another pid namespace.
-
-    Raises:
-        LookFailed: ``/proc/self`` is not us.
-    """
-    try:
-        shown = os.readlink("/proc/self")
-    except OSError as err:
-        raise LookFailed("processes", "there is no procfs on /proc") from err
-    if shown != str(os.getpid()):
-        raise LookFailed("processes", "/proc shows another pid namespace; mount one of our own")
-
-
-def all_pids() -> list[int]:
-    """Return every pid procfs shows us, ascending."""
-    _require_procfs()
-    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
 def session_of(pid: int) -> int | None:
     """Return the session of `pid`, zombies included. Source: getsid(2)."""
     try:
         return os.getsid(pid)
     except (ProcessLookupError, PermissionError):
         return None
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the direct children of `pid`, zombies included; every thread's children count."""
-    _believe_procfs()
-    found: list[int] = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except (FileNotFoundError, ProcessLookupError):
-        _require_procfs()
-        return found
-    except PermissionError:
-        return _children_by_stat(pid)
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found.extend(int(child) for child in file.read().split())
-        except FileNotFoundError:
-            # Without CONFIG_PROC_CHILDREN the kernel lists none; a thread that just ended has none.
-            if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-                return _children_by_stat(pid)
-        except (ProcessLookupError, PermissionError):
-            continue
-    return found
-
-
-def _children_by_stat(pid: int) -> list[int]:
-    return [child for child in all_pids() if parent_of(child) == pid]
 
 
 def group_members(pgid: int) -> list[int]:
@@ -489,29 +286,6 @@ def group_members(pgid: int) -> list[int]:
         except (ProcessLookupError, PermissionError):
             continue
     return members
-
-
-def is_zombie(pid: int) -> bool:
-    """Say whether the process has exited and was not reaped. A leader whose threads go on has not exited."""
-    try:
-        stat = stat_of(pid)
-    except (LookFailed, TypeError):
-        return False
-    return stat is not None and stat.state == "Z" and stat.threads <= 1
-
-
-def command_line(pid: int) -> str:
-    """Return the command line for people: arguments joined by spaces, control characters escaped."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            raw = file.read(4096)
-        if not raw:
-            with open(f"/proc/{pid}/comm", "rb") as file:
-                raw = b"[" + file.read(64).strip() + b"]"
-    except OSError:
-        return ""
-    words = raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in words)
 
 
 def become_subreaper() -> bool:
