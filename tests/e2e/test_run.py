@@ -322,9 +322,8 @@ for line in sys.stdin:
 """
     with front(script) as child:
         child.say("0")
-        with pinned(child.hear_pid()) as orphan:
-            wait_exited(orphan)
-            until(lambda: len(load().children_of(child.pid)) == 1)
+        orphan = child.hear_pid()
+        until(lambda: load().start_ticks_of(orphan) is None)
 
 
 def test_a_killed_front_takes_the_command_along() -> None:
@@ -702,3 +701,25 @@ def test_verbose_says_what_was_signalled() -> None:
     done = run("-v", "--", "sh", "-c", "setsid sleep 300 & exit 0")
     assert done.returncode == 0
     assert b"birthmark run: ended because the command ended\n" in done.stderr
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_whole_group_is_not_given_to_the_command_again(sig: signal.Signals) -> None:
+    with front(TELLS_SIGNALS + "ready()" + STAYS, "--grace", "400ms") as child:
+        child.wait_ready()
+        send_group(child, sig)
+        heard = [child.hear()]
+        with pytest.raises(EOFError):
+            while True:
+                heard.append(child.hear())
+        assert heard == ([sig.name] if sig == signal.SIGTERM else [sig.name, "SIGTERM"])
+
+
+def test_signals_to_the_group_and_to_the_front_alone_are_told_apart_again_and_again() -> None:
+    with front(TELLS_SIGNALS + "ready()" + STAYS) as child:
+        child.wait_ready()
+        for _ in range(5):
+            send_group(child, signal.SIGUSR1)
+            assert child.hear() == "SIGUSR1"
+            send(child, signal.SIGQUIT)
+            assert child.hear() == "SIGQUIT"  # a second SIGUSR1 would have come first

@@ -24,7 +24,10 @@ class Member(NamedTuple):
 
 
 class Descent:
-    """All that descends from one child of ours, its leader. This process must be a subreaper, and have no other children."""
+    """All that descends from one child of ours, its leader.
+
+    This process must be a subreaper, and have no children but these and those `aside`.
+    """
 
     def __init__(self, leader: Pinned, asked_by: str) -> None:
         """Take charge of `leader`, an unreaped child of ours. Owns the pin."""
@@ -34,6 +37,8 @@ class Descent:
         self.signalled: list[tuple[int, str]] = []
         """Who was sent what, in order; for people."""
         self.refused: dict[int, str] = {}
+        self.aside: set[int] = set()
+        """Children of ours that are no part of it."""
         self._asked_by = asked_by
         self._given: dict[tuple[int, int], set[int]] = {}
 
@@ -43,7 +48,7 @@ class Descent:
             self.status = peek(self.leader.pid)
         others = False
         for pid in load().children_of(os.getpid()):
-            if pid != self.leader.pid and reap(pid) is None:
+            if pid != self.leader.pid and pid not in self.aside and reap(pid) is None:
                 others = True
         return self.status is not None and not others
 
@@ -94,6 +99,8 @@ class Descent:
             while waiting and seen < _AT_MOST:
                 number, parent = waiting.pop(0)
                 for pid in platform.children_of(number):
+                    if pid in self.aside:
+                        continue
                     pinned = _pin(pid)
                     if pinned is None:
                         continue

@@ -23,6 +23,7 @@ from birthmark.core.outcomes import ExitStatus, signal_name
 from birthmark.keeper.client import HANG_UP, client_is_gone, hangs_up
 from birthmark.keeper.descent import Descent
 from birthmark.keeper.options import Request
+from birthmark.keeper.witness import Witness
 from birthmark.platforms import jobs, load
 from birthmark.platforms.contract import Pinned
 from birthmark.platforms.inbox import Arrived, Inbox
@@ -72,6 +73,8 @@ class Standing:
         self.why = "the command ended"
         self._request = request
         self._inbox = inbox
+        self._witness = Witness()
+        self._remember_witness()
         self._client = None if outlives_client else client
         self._poller = select.poll()
         self._poller.register(inbox.fd, select.POLLIN)
@@ -102,15 +105,25 @@ class Standing:
             How the command ended, and the pids that would not go, which is none but for an uninterruptible
             sleep or another user's process.
         """
+        try:
+            survivors = self._until_gone()
+        finally:
+            self._witness.close()
+        return self.set.bury(), survivors
+
+    def _until_gone(self) -> list[int]:
         while not self.set.take_in():
             now = time.monotonic()
             if self.set.status is not None and self._kill_at is None:
                 self._begin_ending(now)
             if not self._act(now):
-                return self.set.bury(), [member.pinned.pid for member in self.set.members()]
+                return [member.pinned.pid for member in self.set.members()]
             self._mirror_stop()
             self._listen(self._patience_s(time.monotonic()))
-        return self.set.bury(), []
+        return []
+
+    def _remember_witness(self) -> None:
+        self.set.aside = set() if self._witness.pid is None else {self._witness.pid}
 
     def report(self) -> list[str]:
         """Return what was done, for people, one line each."""
@@ -192,8 +205,7 @@ class Standing:
         now = time.monotonic()
         for fd, what in events:
             if fd == self._inbox.fd:
-                for arrived in self._inbox.take():
-                    self._on_signal(now, arrived)
+                self._on_signals(now, self._inbox.take())
             elif fd == 0:
                 self._poller.unregister(0)
                 if what & HANG_UP:
@@ -211,14 +223,24 @@ class Standing:
             client.close()
             self._wait_for_end(now, "the client is gone")
 
-    def _on_signal(self, now: float, arrived: Arrived) -> None:
-        number, sender = arrived
-        if number == signal.SIGCHLD:
+    def _on_signals(self, now: float, arrived: list[Arrived]) -> None:
+        arrived = [each for each in arrived if each.number != signal.SIGCHLD]
+        if not arrived:
             return
+        group_got = self._witness.fell_to()
+        if group_got is not None and self.set.status is None:
+            # Before the leader is told anything: what may come next wants a witness, too.
+            self._witness.relieve()
+            self._remember_witness()
+        for each in arrived:
+            self._on_signal(now, each, group_got)
+
+    def _on_signal(self, now: float, arrived: Arrived, group_got: int | None) -> None:
+        number, sender = arrived
         if sender is not None and self._is_member(sender):
             # `kill 0` in a script reaches us only because we stand in its group; it is the command's own affair.
             return
-        has_it = self._leader_has_it(number, sender)
+        has_it = self._leader_has_it(number, sender, group_got)
         if number not in ASKS_TO_STOP:
             if number == signal.SIGCONT:
                 self._continue_leader()
@@ -241,13 +263,14 @@ class Standing:
         self._rank = max(self._rank, rank)
         self._ask(now, number, leader_has_it=has_it)
 
-    def _leader_has_it(self, number: int, sender: int | None) -> bool:
-        """Say whether the leader got this signal without us: the terminal's go to the whole foreground group."""
+    def _leader_has_it(self, number: int, sender: int | None, group_got: int | None) -> bool:
+        """Say whether the leader got this signal without us, as a member of the group that was meant."""
+        if load().group_of(self.set.leader.pid) != os.getpgrp():
+            return False
         if sender is not None:
-            return False
-        if number == signal.SIGHUP and jobs.leads_session():
-            return False
-        return load().group_of(self.set.leader.pid) == os.getpgrp()
+            return number == group_got
+        # The terminal's signals go to the foreground group; but a session's leader is told its hang-up alone.
+        return number != signal.SIGHUP or not jobs.leads_session()
 
     def _is_member(self, pid: int) -> bool:
         platform = load()
