@@ -69,6 +69,11 @@ def test_services_come_up_are_explained_stopped_and_gone(tmp_path: Path, birthma
             line.rpartition(" stderr ")[2] for line in process("logs", "--stderr", "web").out.splitlines()
         ][1] == ("web begins")
 
+        dry = process("stop", "--dry-run", "--json", "web")
+        assert (dry.code, dry.json) == (0, {"would_signal": {"web": explained.json["would_signal"]}})
+        assert process("stop", "web", "nosuch").code == 4
+        assert services_of(process("ps", "--json"))["web"]["pid"] == pid
+
         stopped = process("stop", "web")
         assert (stopped.code, stopped.err) == (0, "")
         lines = stopped.out.splitlines()
@@ -157,6 +162,25 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next_one_which_says_so(tm
         assert services_of(process("ps", "--json"))["web"]["port"] == port
         supervisor.signal(signal.SIGTERM)
         assert supervisor.wait() == 0
+
+
+def test_a_supervisor_whose_socket_is_gone_is_found_by_its_record_and_mark(
+    tmp_path: Path, birthmark_home: Path
+) -> None:
+    file = write_services(tmp_path, {"echo": {"script": STDIO}})
+    with up("-f", str(file)) as supervisor:
+        supervisor.wait_line("echo: ready")
+        control_socket(birthmark_home).unlink()
+        assert process("ps").code == 4
+        said = process("down")
+        assert said.code == 0, said
+        assert said.out.splitlines()[0] == (
+            f"the supervisor did not answer on its socket; process {supervisor.process.pid} was proven to be it, "
+            "and stopped"
+        )
+        assert supervisor.wait() == 0
+    assert [each["service"] for each in supervisor.receipts] == ["echo"]
+    assert process("down").code == 4
 
 
 def test_a_second_supervisor_is_refused_and_the_first_goes_on(tmp_path: Path, birthmark_home: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_known_service_that_does_not_run_says_how_it_ended() -> None:
                 "service time: gone",
                 "  why       it does not run",
                 f"            its last birth, {birth}, is ended: exit code 3",
-                "            it left by itself",
+                "            the record says: it left by itself",
             ],
         )
         assert home.registry.births_of(ServiceName("time"))[0].birth == birth

@@ -22,7 +22,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "start": "birthmark.interfaces.cli.services:start",
     "stop": "birthmark.interfaces.cli.services:stop",
     "restart": "birthmark.interfaces.cli.services:restart",
-    "down": "birthmark.interfaces.cli.services:down",
+    "down": "birthmark.interfaces.cli.down:down",
     "logs": "birthmark.interfaces.cli.logs:logs",
     "run": "birthmark.interfaces.cli.running:run",
     "explain": "birthmark.interfaces.cli.explain:explain",

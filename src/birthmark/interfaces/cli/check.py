@@ -10,7 +10,8 @@ import click
 
 from birthmark.config.model import Config, ServiceSpec
 from birthmark.interfaces.cli.configuring import load
-from birthmark.interfaces.cli.render import NONE, json_option, one_line, print_json, table
+from birthmark.interfaces.cli.options import json_option
+from birthmark.interfaces.cli.render import NONE, one_line, print_json, table
 from birthmark.interfaces.faces import Exit
 
 HEADS = ("NAME", "KIND", "TRANSPORT", "PORT", "READY", "RESTART", "COMMAND")

@@ -17,8 +17,9 @@ from birthmark import __version__
 from birthmark.children.installation import open_installation, state_home
 from birthmark.errors import LookFailed, SupervisionError, SupervisorUnreachable
 from birthmark.interfaces.cli.client import ErrorAnswer, ask
+from birthmark.interfaces.cli.options import json_option
 from birthmark.interfaces.cli.records import written_down
-from birthmark.interfaces.cli.render import json_option, one_line, print_json, tint
+from birthmark.interfaces.cli.render import one_line, print_json, tint
 from birthmark.interfaces.faces import Exit
 from birthmark.platforms import load
 from birthmark.platforms.contract import Capabilities

@@ -10,8 +10,9 @@ from birthmark.children.installation import Installation, open_installation
 from birthmark.children.proving import pin_or_none
 from birthmark.core.parsers import signalable_pid
 from birthmark.errors import UnknownService
+from birthmark.interfaces.cli.options import json_option
 from birthmark.interfaces.cli.records import read_records, written_down
-from birthmark.interfaces.cli.render import json_option, one_line, print_json, tint
+from birthmark.interfaces.cli.render import one_line, print_json, tint
 from birthmark.interfaces.faces import Exit
 from birthmark.interfaces.ownership import Owner, Records, Whose
 from birthmark.interfaces.whose import whose
@@ -47,7 +48,7 @@ def explain(subject: str, as_json: bool) -> int:
     with written_down(installation) as registry:
         records = read_records(installation, registry)
         if pid is None:
-            pid = _leader_of(subject, records)
+            pid = leader_of(subject, records)
         found = whose(pid, records) if pid is not None else _not_running(subject, records)
     would = members(found, installation)
     if as_json:
@@ -85,7 +86,7 @@ def _pid(subject: str) -> int | None:
     return pid
 
 
-def _leader_of(name: str, records: Records) -> int | None:
+def leader_of(name: str, records: Records) -> int | None:
     """Return the pid of the leader of the service's open birth; None when none is open."""
     for record, identity in records.leaders():
         if str(record.service) == name:
@@ -108,7 +109,7 @@ def _not_running(name: str, records: Records) -> Whose:
         how = str(last.exit) if last.exit is not None else "nobody saw how it ended"
         why.append(f"its last birth, {last.birth}, is {last.state.value}: {how}")
         if last.why:
-            why.append(f"it was ended by: {last.why}")
+            why.append(f"the record says: {last.why}")
     return Whose(pid=0, owner=Owner.GONE, why=tuple(why), service=name, kind=known[name].kind.value)
 
 

@@ -14,8 +14,9 @@ import click
 
 from birthmark.children.installation import Installation, open_installation
 from birthmark.errors import UnknownService
+from birthmark.interfaces.cli.options import json_option
 from birthmark.interfaces.cli.records import written_down
-from birthmark.interfaces.cli.render import json_option, one_line
+from birthmark.interfaces.cli.render import one_line
 from birthmark.interfaces.faces import Exit
 from birthmark.supervisor.journal import log_path
 

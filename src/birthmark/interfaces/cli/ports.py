@@ -9,8 +9,9 @@ import click
 from birthmark.children.installation import open_installation
 from birthmark.children.ports import Holder, PortState, holders_of
 from birthmark.errors import LookFailed
+from birthmark.interfaces.cli.options import json_option
 from birthmark.interfaces.cli.records import read_records, written_down
-from birthmark.interfaces.cli.render import NONE, json_option, print_json, table
+from birthmark.interfaces.cli.render import NONE, print_json, table
 from birthmark.interfaces.faces import Exit
 from birthmark.interfaces.ownership import Owner, Records, Whose
 from birthmark.interfaces.whose import whose

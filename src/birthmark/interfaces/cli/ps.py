@@ -10,7 +10,8 @@ import click
 from birthmark.children.installation import state_home
 from birthmark.errors import UnknownService
 from birthmark.interfaces.cli.client import ask
-from birthmark.interfaces.cli.render import NONE, json_option, length, print_json, table
+from birthmark.interfaces.cli.options import json_option
+from birthmark.interfaces.cli.render import NONE, length, print_json, table
 from birthmark.interfaces.faces import Exit
 
 Status = Mapping[str, object]

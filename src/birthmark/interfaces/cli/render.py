@@ -6,19 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import click
 
 NONE: Final = "-"
 """What a cell without a value shows."""
-
-_F = TypeVar("_F", bound=Callable[..., object])
-
-
-def json_option(command: _F) -> _F:
-    """Give a command the option every command has: --json, as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of words.")(command)
 
 
 def print_json(value: object) -> None:

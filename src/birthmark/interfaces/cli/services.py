@@ -1,33 +1,20 @@
-"""`start`, `stop`, `restart` and `down`: one wish each, sent to the running supervisor."""
+"""`start`, `stop` and `restart`: one wish each, sent to the running supervisor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
 
 import click
 
-from birthmark.children.installation import state_home
+from birthmark.children.installation import open_installation, state_home
 from birthmark.interfaces.cli.client import ErrorAnswer, ask, service_path
+from birthmark.interfaces.cli.explain import leader_of, members
+from birthmark.interfaces.cli.options import json_option, timeout_option
 from birthmark.interfaces.cli.ps import Status, chosen
-from birthmark.interfaces.cli.render import has_survivors, json_option, one_line, print_json, receipt_lines
+from birthmark.interfaces.cli.records import read_records, written_down
+from birthmark.interfaces.cli.render import has_survivors, one_line, print_json, receipt_lines
 from birthmark.interfaces.faces import Exit
-
-ACT_WITHIN_S: Final = 120.0
-
-_F = TypeVar("_F", bound=Callable[..., object])
-
-
-def _timeout_option(command: _F) -> _F:
-    return click.option(
-        "--timeout",
-        "timeout_s",
-        type=click.FloatRange(min=0, min_open=True),
-        default=ACT_WITHIN_S,
-        show_default=True,
-        metavar="SECONDS",
-        help="Wait no longer for the answer. What was asked for goes on; the exit code is 124.",
-    )(command)
+from birthmark.interfaces.whose import whose
 
 
 @click.command(
@@ -35,32 +22,30 @@ def _timeout_option(command: _F) -> _F:
 Examples:
   birthmark stop time
   birthmark stop --force time fetch      SIGKILL at once
+  birthmark stop --dry-run time          what would be signalled; nothing is
 """
 )
 @click.argument("services", nargs=-1, required=True)
 @click.option("--force", is_flag=True, help="Leave out the polite rungs: SIGKILL at once.")
-@_timeout_option
+@click.option("--dry-run", is_flag=True, help="Only list what would be signalled.")
+@timeout_option
 @json_option
-def stop(services: tuple[str, ...], force: bool, timeout_s: float, as_json: bool) -> int:
+def stop(services: tuple[str, ...], force: bool, dry_run: bool, timeout_s: float, as_json: bool) -> int:
     """Stop services: every process of each, whoever forked it. They stay down until `start`."""
-    home = state_home()
-    answers = []
-    for name in _known(services):
-        try:
-            path = service_path(name, "stop")
-            answers.append(ask(home, "POST", path, {"force": force}, timeout_s=timeout_s))
-        except ErrorAnswer as err:
-            # What lives on is named by its receipt; the other services are stopped all the same.
-            if err.type != "StopTimedOut" or not isinstance(err.body.get("receipt"), dict):
-                raise
-            answers.append({"receipt": err.body["receipt"], "status": None, "error": err.body.get("error")})
-    receipts = [each["receipt"] for each in answers if isinstance(each.get("receipt"), dict)]
+    names = _known(services)
+    if dry_run:
+        _show_members({name: _members_of(name) for name in names}, as_json)
+        return Exit.DONE
+    answers = {name: _stop(name, force, timeout_s) for name in names}
     if as_json:
-        print_json({"stopped": answers})
+        print_json({"stopped": list(answers.values())})
     else:
-        for name, answer in zip(_known_order(services), answers, strict=True):
+        for name, answer in answers.items():
             _print_receipt(name, answer.get("receipt"))
-    return Exit.SURVIVORS if any(map(_survives, receipts)) else Exit.DONE
+    survive = [
+        isinstance(each := answer.get("receipt"), dict) and has_survivors(each) for answer in answers.values()
+    ]
+    return Exit.SURVIVORS if any(survive) else Exit.DONE
 
 
 @click.command(
@@ -70,7 +55,7 @@ Examples:
 """
 )
 @click.argument("services", nargs=-1, required=True)
-@_timeout_option
+@timeout_option
 @json_option
 def start(services: tuple[str, ...], timeout_s: float, as_json: bool) -> int:
     """Start services that were stopped or gave up. What runs already is left as it is."""
@@ -84,35 +69,39 @@ Examples:
 """
 )
 @click.argument("services", nargs=-1, required=True)
-@_timeout_option
+@timeout_option
 @json_option
 def restart(services: tuple[str, ...], timeout_s: float, as_json: bool) -> int:
     """Stop services and start them anew."""
     return _act(services, "restart", timeout_s, as_json)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  birthmark down
-  birthmark down --json | jq '.receipts[].took_ms'
-"""
-)
-@_timeout_option
-@json_option
-def down(timeout_s: float, as_json: bool) -> int:
-    """Stop all services and end the supervisor."""
-    answer = ask(state_home(), "POST", "/v1/down", timeout_s=timeout_s)
-    found = answer.get("receipts")
-    receipts = found if isinstance(found, list) else []
+def _stop(name: str, force: bool, timeout_s: float) -> Mapping[str, object]:
+    """Stop one service. Survivors are named by the receipt, so that the other services are stopped all the same."""
+    try:
+        return ask(state_home(), "POST", service_path(name, "stop"), {"force": force}, timeout_s=timeout_s)
+    except ErrorAnswer as err:
+        if err.type != "StopTimedOut" or not isinstance(err.body.get("receipt"), dict):
+            raise
+        return err.body
+
+
+def _members_of(name: str) -> list[dict[str, object]]:
+    installation = open_installation()
+    with written_down(installation) as registry:
+        records = read_records(installation, registry)
+        pid = leader_of(name, records)
+        return [] if pid is None else members(whose(pid, records), installation)
+
+
+def _show_members(would: Mapping[str, Sequence[Mapping[str, object]]], as_json: bool) -> None:
     if as_json:
-        print_json(answer)
-    else:
-        for receipt in receipts:
-            click.echo("\n".join(receipt_lines(receipt)))
-        if not receipts:
-            click.echo("nothing was running")
-    return Exit.SURVIVORS if any(map(_survives, receipts)) else Exit.DONE
+        print_json({"would_signal": would})
+        return
+    for name, each in would.items():
+        click.echo(f"{one_line(name)}: {'would signal' if each else 'nothing runs'}")
+        for member in each:
+            click.echo(f"  {member['pid']}  {member['found']}  {one_line(str(member['command']))}".rstrip())
 
 
 def _act(services: Sequence[str], verb: str, timeout_s: float, as_json: bool) -> int:
@@ -134,10 +123,6 @@ def _act(services: Sequence[str], verb: str, timeout_s: float, as_json: bool) ->
 def _known(services: Sequence[str]) -> list[str]:
     """Return the names, each once, having made sure that all are known before anything is asked for."""
     chosen(services)
-    return _known_order(services)
-
-
-def _known_order(services: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(services))
 
 
@@ -146,7 +131,3 @@ def _print_receipt(name: str, receipt: object) -> None:
         click.echo("\n".join(receipt_lines(receipt)))
     else:
         click.echo(f"{one_line(name)}: was not running; it stays down until `birthmark start`")
-
-
-def _survives(receipt: object) -> bool:
-    return isinstance(receipt, dict) and has_survivors(receipt)

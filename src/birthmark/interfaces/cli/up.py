@@ -14,7 +14,8 @@ from birthmark.config.trust import grant_trust, require_trust
 from birthmark.core.outcomes import ApiServerStamp
 from birthmark.errors import ConfigError, NotTrusted, UnknownService
 from birthmark.interfaces.cli.configuring import load
-from birthmark.interfaces.cli.render import json_option, one_line, print_json, receipt_lines
+from birthmark.interfaces.cli.options import json_option
+from birthmark.interfaces.cli.render import one_line, print_json, receipt_lines
 from birthmark.interfaces.faces import Exit
 
 

@@ -1,0 +1,31 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import click
+
+ACT_WITHIN_S: Final = 120.0
+"""How long an act of the supervisor is waited for, unless it is said."""
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def json_option(command: _F) -> _F:
+    """Give a command the option every command has: --json, as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of words.")(command)
+
+
+def timeout_option(command: _F) -> _F:
+    """Give a command a bound for its waiting: --timeout, as `timeout_s`."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True),
+        default=ACT_WITHIN_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="Wait no longer for the answer. What was asked for goes on; the exit code is 124.",
+    )(command)

@@ -1,0 +1,223 @@
+"""The servers' own environments, made once in the user's cache folder and used again ever after."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from birthmark.interfaces.demo.telling import DemoFailed
+
+SERVERS: Final[Mapping[str, tuple[str, ...]]] = {
+    # mcp-proxy speaks version 1 of the MCP SDK and the servers version 2: one environment cannot hold both.
+    "mcp-proxy": ("mcp-proxy==0.13.0", "mcp<2"),
+    "mcp-server-time": ("mcp-server-time==2026.10.19", "mcp<3"),
+    "mcp-server-fetch": ("mcp-server-fetch==2026.10.24", "mcp<3"),
+}
+"""The MCP servers by name: the requirement, and what its environment is held to beside it."""
+
+AGENT: Final = ("a2a-sdk[http-server]==1.3.0", "uvicorn<1")
+"""What the agent's environment holds."""
+
+STEP_WITHIN_S: Final = 300.0
+"""One installation; a slow line downloads some 20 MB."""
+LOCK_WITHIN_S: Final = 600.0
+_LOCK_EVERY_S: Final = 0.2
+_STAMP: Final = "complete.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """Where everything is: `uvx` starts the servers, `environ` has it find them, `python` runs the agent."""
+
+    folder: Path
+    uvx: Path
+    python: Path
+    environ: Mapping[str, str]
+
+
+def cache_folder() -> Path:
+    """Return the folder in which the demo keeps what it installed; it can be removed at any time."""
+    return platformdirs.user_cache_path("birthmark", appauthor=False) / "demo"
+
+
+def ensure_installed(say: Callable[[str], None], *, offline: bool) -> Installed:
+    """Return the environments, made first if they are not there; `say` gets a line before each that is made.
+
+    Raises:
+        DemoFailed: One cannot be made (the package and the way out are named), or `offline` and it is missing.
+    """
+    cache = cache_folder()
+    wanted = json.dumps([SERVERS, AGENT, sys.version, sys.base_prefix], sort_keys=True)
+    folder = cache / hashlib.sha256(wanted.encode()).hexdigest()[:12]
+    if not (installed := _complete(folder, cache)):
+        if offline:
+            names = ", ".join(requirement for requirement, *_ in [*SERVERS.values(), AGENT])
+            raise DemoFailed(
+                f"--offline, and these are not installed in {cache}: {names}",
+                ["Run `birthmark demo` once with the package registry in reach; after that it needs none."],
+            )
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise DemoFailed(
+                f"the servers cannot be kept in {cache}: {err.strerror}",
+                ["XDG_CACHE_HOME names another place for it."],
+            ) from err
+        with _locked(cache, say):
+            # Somebody else may have made them while we waited.
+            installed = _complete(folder, cache) or _install(folder, cache, say)
+    return installed
+
+
+def _complete(folder: Path, cache: Path) -> Installed | None:
+    try:
+        uvx = Path(json.loads((folder / _STAMP).read_bytes())["uvx"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    python = folder / "agent" / "bin" / "python"
+    if not (os.access(uvx, os.X_OK) and os.access(python, os.X_OK)):
+        return None
+    return Installed(folder, uvx, python, {**_places(folder, cache), "UV_OFFLINE": "1"})
+
+
+def _install(folder: Path, cache: Path, say: Callable[[str], None]) -> Installed:
+    shutil.rmtree(folder, ignore_errors=True)  # half of one, from an attempt that was broken off
+    folder.mkdir(parents=True)
+    uv = _find_uv(cache, say)
+    environ = {**os.environ, **_places(folder, cache), "UV_NO_PROGRESS": "1"}
+    # Our own environment is not to be mistaken for the one that is asked for.
+    environ.pop("VIRTUAL_ENV", None)
+    for requirement, *held in SERVERS.values():
+        say(f"installing {requirement} …")
+        beside = [word for each in held for word in ("--with", each)]
+        words = ["tool", "install", "--compile-bytecode", "--python", sys.executable, *beside, requirement]
+        _uv(uv, words, environ, folder, requirement)
+    say(f"installing {AGENT[0]} …")
+    agent = folder / "agent"
+    _uv(uv, ["venv", "--python", sys.executable, str(agent)], environ, folder, "the agent's environment")
+    words = ["pip", "install", "--compile-bytecode", "--python", str(agent / "bin" / "python"), *AGENT]
+    _uv(uv, words, environ, folder, AGENT[0])
+    (folder / _STAMP).write_text(json.dumps({"uvx": str(uv.with_name("uvx"))}))
+    installed = _complete(folder, cache)
+    if installed is None:
+        raise DemoFailed(f"what uv installed in {folder} is not complete", [f"Remove {cache} and try again."])
+    return installed
+
+
+def _places(folder: Path, cache: Path) -> dict[str, str]:
+    return {
+        "UV_TOOL_DIR": str(folder / "tools"),
+        "UV_TOOL_BIN_DIR": str(folder / "bin"),
+        "UV_CACHE_DIR": str(cache / "uv-cache"),
+    }
+
+
+def _find_uv(cache: Path, say: Callable[[str], None]) -> Path:
+    """Return a uv with uvx beside it: that of our environment, the user's own, or one installed for the demo."""
+    own = cache / "uv" / "bin" / "uv"
+    found = shutil.which("uv")
+    for uv in (Path(sys.executable).with_name("uv"), Path(found or own), own):
+        if uv.with_name("uvx").exists() and _run([str(uv), "--version"], os.environ, cache)[0] == 0:
+            return uv.absolute()
+    say("installing uv …")
+    for words in (
+        [sys.executable, "-m", "venv", "--clear", str(cache / "uv")],
+        [str(own.with_name("python")), "-m", "pip", "install", "--quiet", "--no-input", "uv"],
+    ):
+        code, output = _run(words, os.environ, cache)
+        if code != 0:
+            raise _not_installed("uv", output, ["Or install uv yourself, by any way that puts it on PATH."])
+    return own
+
+
+def _uv(uv: Path, words: Sequence[str], environ: Mapping[str, str], cwd: Path, what: str) -> None:
+    """Run uv; where it fails and pip is set up for another index or other certificates, once more with those."""
+    code, output = _run([str(uv), *words], environ, cwd)
+    if code != 0 and (settings := _settings_of_pip(environ)):
+        code, output = _run([str(uv), *words], {**environ, **settings}, cwd)
+    if code != 0:
+        raise _not_installed(what, output)
+
+
+def _settings_of_pip(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what pip knows of the way to its index, in uv's words, which reads none of pip's own."""
+    settings: dict[str, str] = {}
+    for key, name in (("index-url", "UV_DEFAULT_INDEX"), ("cert", "SSL_CERT_FILE")):
+        if environ.get(name):
+            continue
+        value = environ.get(f"PIP_{key.replace('-', '_').upper()}", "")
+        if not value:
+            code, output = _run(
+                [sys.executable, "-m", "pip", "config", "get", f"global.{key}"], environ, None
+            )
+            value = output.strip() if code == 0 else ""
+        if value:
+            settings[name] = value
+    return settings
+
+
+def _run(words: Sequence[str], environ: Mapping[str, str], cwd: Path | None) -> tuple[int, str]:
+    """Run a program that installs something; return its exit code and all it printed."""
+    try:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=STEP_WITHIN_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 124, f"{words[0]} had not ended after {STEP_WITHIN_S:g} s"
+    except OSError as err:
+        return 127, f"{words[0]}: {err.strerror}"
+    return done.returncode, done.stdout
+
+
+def _not_installed(what: str, output: str, more: Sequence[str] = ()) -> DemoFailed:
+    last = [line.strip() for line in output.splitlines() if line.strip()][-6:]
+    out = "A package registry must be in reach once: HTTPS_PROXY, SSL_CERT_FILE, PIP_INDEX_URL and UV_DEFAULT_INDEX are heeded."
+    return DemoFailed(f"{what} could not be installed", [*last, out, *more])
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Let one demo at a time install.
+
+    Raises:
+        DemoFailed: Another one goes on installing for too long.
+    """
+    import fcntl
+
+    with open(folder / "lock", "w") as file:
+        deadline = time.monotonic() + LOCK_WITHIN_S
+        waited = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise DemoFailed(f"another demo is still installing into {folder}") from None
+                if not waited:
+                    say("waiting for another demo, which installs the servers …")
+                waited = True
+                # flock(2) offers no bounded wait.
+                time.sleep(_LOCK_EVERY_S)
+        yield
