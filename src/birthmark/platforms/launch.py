@@ -94,18 +94,29 @@ class Launch:
             raise ValueError("argv[0] is missing or empty")
         if not self.path.startswith(b"/"):
             raise ValueError(f"not an absolute path: {self.path!r}")
-        for text in (self.path, self.cwd or b"", *self.argv, *self.env):
-            if b"\0" in text:
-                raise ValueError(f"a NUL in {text!r}")
-        names = set()
-        for entry in self.env:
-            name, equals, _ = entry.partition(b"=")
-            if not name or not equals or name in names:
-                raise ValueError(f"not an environment entry with a name of its own: {entry!r}")
-            names.add(name)
+        texts = (self.path, self.cwd or b"", *self.argv, *self.env)
+        if b"\0" in b"".join(texts):
+            culprit = next(text for text in texts if b"\0" in text)
+            raise ValueError(f"a NUL in {culprit!r}")
+        # All entries at once; which of them is wrong is asked only when one is.
+        ends = [entry.find(b"=") for entry in self.env]
+        names = {entry[:end] for entry, end in zip(self.env, ends, strict=True)}
+        if len(names) != len(ends) or min(ends, default=1) < 1:
+            raise ValueError(f"not an environment entry with a name of its own: {_nameless(self.env)!r}")
         targets = [theirs for _, theirs in self.descriptors]
         if len(set(targets)) != len(targets) or not {0, 1, 2}.issubset(targets) or min(targets) < 0:
             raise ValueError(f"not 0, 1, 2 and others, each once: {targets}")
+
+
+def _nameless(env: tuple[bytes, ...]) -> bytes:
+    """Return the first entry that has no name, or the name of one before it."""
+    names: set[bytes] = set()
+    for entry in env:
+        name, equals, _ = entry.partition(b"=")
+        if not name or not equals or name in names:
+            return entry
+        names.add(name)
+    raise AssertionError(env)
 
 
 Born = tuple[int, int | None]
@@ -167,9 +178,7 @@ def end_unclaimed(pid: int, pidfd: int | None) -> None:
     Waits for at most `REAP_WITHIN_S`: a process that SIGKILL cannot reach yet (in a system call on a dead
     file system) is left to a thread.
     """
-    if sys.platform == "win32":
-        raise NotImplementedError("nothing is launched here on Windows")
-    else:
+    if sys.platform != "win32":  # where nothing is launched this way
         import signal
 
         from birthmark.core.outcomes import Basis, Warrant
