@@ -82,12 +82,14 @@ class _NotStarted(Exception):
 
 def _run(request: Request) -> int:
     from birthmark.keeper.standing import Standing
+    from birthmark.keeper.witness import Witness
     from birthmark.platforms import inheritance
     from birthmark.platforms.inbox import Inbox
     from birthmark.platforms.linux import become_subreaper
 
     ignored = inheritance.ignored_signals()
     given = inheritance.descriptors()
+    _fill_standard_streams(given)
     environ = inheritance.environ_entries()
     # From here on a signal waits until somebody reads it. What we were told to ignore stays ignored.
     inbox = Inbox(Standing.listens_to(ignored))
@@ -103,12 +105,14 @@ def _run(request: Request) -> int:
     birth = birth_id(os.urandom(16).hex())
     papers = _Records(Papers(births, birth) if births else None)
     papers.intend(installation, request, service, path)
+    # Before the command, which may be signalled as soon as it is there.
+    witness = Witness()
     leader = _launch(
         request, path, _marked(environ, request, installation, service, birth), birth, given, ignored, papers
     )
     papers.born(leader, installation, birth, request, service)
     _let_go_of(given, keep_stdin=request.kind.value == "mcp")
-    standing = Standing(request, leader, client, inbox, outlives_client=1 in ignored)
+    standing = Standing(request, leader, client, inbox, witness, outlives_client=1 in ignored)
     status, survivors = standing.stand()
     papers.ended(status, standing.why, survivors)
     if request.verbose:
@@ -222,11 +226,7 @@ def _launch(
     papers: _Records,
 ) -> Pinned:
     argv = tuple(os.fsencode(word) for word in request.command)
-    null = -1
-    if not {0, 1, 2}.issubset(given):
-        # A client that closed one of the three gets the usual substitute, or the next file opened would be it.
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    descriptors = tuple((fd if fd in given else null, fd) for fd in sorted({0, 1, 2, *given}))
+    descriptors = tuple((fd, fd) for fd in sorted({0, 1, 2, *given}))
     if ignored:
         from birthmark.platforms.ignoring import starts_ignoring
 
@@ -242,9 +242,6 @@ def _launch(
         code = NOT_FOUND if err.errno == errno.ENOENT else CANNOT_EXECUTE
         hint = "; does the interpreter in its first line exist?" if err.errno == errno.ENOENT else ""
         raise _NotStarted(code, f"{request.command[0]}: {errno_words(err.errno)}{hint}") from err
-    finally:
-        if null >= 0:
-            os.close(null)
     if pidfd is None:
         return load().pin(pid)
     return load().adopt_pidfd(pid, pidfd)
@@ -288,21 +285,28 @@ def _launched(
     )
 
 
+def _fill_standard_streams(given: list[int]) -> None:
+    """Put /dev/null where the client closed one of the three, or the next thing we open would be taken for it."""
+    for fd in {0, 1, 2}.difference(given):
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        if null != fd:
+            os.dup2(null, fd, inheritable=False)
+            os.close(null)
+
+
 def _let_go_of(given: list[int], *, keep_stdin: bool) -> None:
     """Keep no copy of the client's streams: it would hold back the end-of-file that means *it has ended*.
 
     stdin is kept where its hang-up is waited for, stderr for what we may have to say.
     """
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in given:
         if fd > 2:
             os.close(fd)
-    for fd in (0, 1) if 2 in given else (0, 1, 2):
-        if fd == null or (fd == 0 and keep_stdin and 0 in given):
-            continue
-        os.dup2(null, fd, inheritable=False)
-    if null > 2:
-        os.close(null)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 1, inheritable=False)
+    if not keep_stdin:
+        os.dup2(null, 0, inheritable=False)
+    os.close(null)
 
 
 class _Records:

@@ -63,9 +63,16 @@ class Standing:
     """One command and its set, until nothing of it is left."""
 
     def __init__(
-        self, request: Request, leader: Pinned, client: Pinned | None, inbox: Inbox, *, outlives_client: bool
+        self,
+        request: Request,
+        leader: Pinned,
+        client: Pinned | None,
+        inbox: Inbox,
+        witness: Witness,
+        *,
+        outlives_client: bool,
     ) -> None:
-        """Take charge of `leader`, our unreaped child, and of the other descriptors.
+        """Take charge of `leader`, our unreaped child, and of the rest. The witness was posted before the leader was born.
 
         `outlives_client`: the user said so by ``nohup``; then only signals and the command's own end count.
         """
@@ -73,7 +80,7 @@ class Standing:
         self.why = "the command ended"
         self._request = request
         self._inbox = inbox
-        self._witness = Witness()
+        self._witness = witness
         self._remember_witness()
         self._client = None if outlives_client else client
         self._poller = select.poll()
