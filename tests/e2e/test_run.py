@@ -347,10 +347,9 @@ def test_a_port_held_by_what_was_left_is_free_again() -> None:
     script = """\
 import socket
 server = socket.create_server(("127.0.0.1", 0))
-port = server.getsockname()[1]
+tell(server.getsockname()[1])
 if os.fork() == 0:
     os.setsid()
-    tell(port)
     while True: signal.pause()
 os._exit(0)
 """

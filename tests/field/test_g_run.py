@@ -67,7 +67,7 @@ def test_g5_an_interrupt_typed_at_the_terminal_is_seen_once() -> None:
 
 @pytest.mark.parametrize("to", ["the front", "the group"])
 def test_g6_a_program_that_saves_on_its_first_interrupt_is_not_interrupted_again(to: str) -> None:
-    with front(SAVES_ON_THE_FIRST, "--grace", "1h") as child:
+    with front(SAVES_ON_THE_FIRST + STAYS, "--grace", "1h") as child:
         child.wait_ready()
         (send if to == "the front" else send_group)(child, signal.SIGINT)
         assert child.hear() == "saving"
