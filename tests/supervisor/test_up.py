@@ -31,7 +31,7 @@ from birthmark.errors import ConfigError, InstallationLocked, UnknownService, Wo
 from birthmark.registry.contract import BirthState
 from birthmark.supervisor import reconciling
 from birthmark.supervisor.clock import SystemClock
-from birthmark.supervisor.supervisor import Supervisor, own_identity
+from birthmark.supervisor.supervisor import Supervisor, _heard_or_not, own_identity
 from tests.supervisor.household import (
     DEAF,
     WITHIN_S,
@@ -545,3 +545,15 @@ async def test_every_signal_and_its_ground_is_in_the_audit() -> None:
             ("SIGKILL", "stop", "sent"),
         ]
         assert {line["basis"] for line in lines} == {"proof"}
+
+
+async def test_a_listener_that_has_left_ends_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_listens(line: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    async with household(service(), names=[]) as house:
+        # As the supervisor wraps what it is given: `birthmark up | head` must not end with its reader.
+        monkeypatch.setattr(house.supervisor._booted(), "say", _heard_or_not(nobody_listens))
+        await house.supervisor.start("one")
+        await house.seen(Observed.READY)
+        assert await house.supervisor.stop("one") is not None

@@ -265,8 +265,8 @@ class Service:
                 told: str | NotReady = await wait_ready(self._house, running)
             except NotReady as err:
                 told = err
-            except LookFailed as err:
-                told = NotReady(str(err))
+            except (LookFailed, OSError) as err:
+                told = NotReady(f"it could not be asked: {err}")
             if self._running is running:
                 self._told = told
                 self._woken.set()
@@ -328,6 +328,7 @@ class Service:
         self.receipt = receipt
         self.last_exit = LastExit(status=status, at=clock.now(), asked=asked)
         self._exits.append(str(self.last_exit))
+        self._journal.notice(f"ended: {self.last_exit} ({self._outcome()})")
         self._see(Observed.EXITED, str(self.last_exit))
         if self._anew and self.desired is Desired.UP:
             # Wanted again while it was being stopped: that is a start, and no restart to be ruled on.
