@@ -99,11 +99,19 @@ def _install(folder: Path, cache: Path, say: Callable[[str], None]) -> Installed
     environ = {**os.environ, **_places(folder, cache), "UV_NO_PROGRESS": "1"}
     # Our own environment is not to be mistaken for the one that is asked for.
     environ.pop("VIRTUAL_ENV", None)
-    for requirement, *held in SERVERS.values():
+    for name, (requirement, *held) in SERVERS.items():
         say(f"installing {requirement} …")
-        beside = [word for each in held for word in ("--with", each)]
-        words = ["tool", "install", "--compile-bytecode", "--python", sys.executable, *beside, requirement]
+        words = ["tool", "install", "--python", sys.executable, name]
         _uv(uv, words, environ, folder, requirement)
+        # The version is a second step: a plain `uvx NAME` takes what was installed by that name without options.
+        python = folder / "tools" / name / "bin" / "python"
+        _uv(uv, ["pip", "install", "--python", str(python), requirement, *held], environ, folder, requirement)
+        # Started once without the registry, as the demo will: it has to work, and the next start is a warm one.
+        code, output = _run(
+            [str(uv.with_name("uvx")), name, "--help"], {**environ, "UV_OFFLINE": "1"}, folder
+        )
+        if code != 0:
+            raise _not_installed(requirement, output)
     say(f"installing {AGENT[0]} …")
     agent = folder / "agent"
     _uv(uv, ["venv", "--python", sys.executable, str(agent)], environ, folder, "the agent's environment")
