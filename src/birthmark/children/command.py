@@ -302,8 +302,9 @@ def _stdio(value: Stdio | int) -> Stdio | int:
     return value
 
 
+_BIRTHS_AT_ONCE: Final = 256
+
 _births: tuple[int, list[BirthId]] = (0, [])
-_BIRTHS_AT_ONCE: Final = 64
 
 
 def new_birth() -> BirthId:
@@ -319,7 +320,7 @@ def new_birth() -> BirthId:
         return store.pop()
     except IndexError:
         digits = os.urandom(16 * _BIRTHS_AT_ONCE).hex()
-        fresh = [birth_id(digits[at : at + 32]) for at in range(0, len(digits), 32)]
+        fresh = [BirthId(digits[at : at + 32]) for at in range(0, len(digits), 32)]
         store.extend(fresh[1:])
         return fresh[0]
 

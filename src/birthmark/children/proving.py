@@ -39,7 +39,7 @@ def pin_or_none(pid: int) -> Pinned | None:
     if signalable_pid(pid) is None:
         return None
     try:
-        return load().pin(pid)
+        return load().hold(pid)
     except ProcessGone:
         return None
 

@@ -13,7 +13,7 @@ from birthmark.core.identity import (
     Verdict,
     gone,
 )
-from birthmark.core.markers import ChildKind, Mark, is_tag, read_mark, tag_of
+from birthmark.core.markers import ChildKind, Mark, is_tag, mark_block, read_mark, tag_of
 from birthmark.core.service import InstallationId
 
 
@@ -112,6 +112,17 @@ def _stamp_evidence(expected: Identity, seen: Sighting) -> Evidence | None:
     if expected.kind is None or expected.service is None or expected.installation is None:
         return None
     if seen.environ_state is EnvironState.READABLE:
+        # The block of nearly every child begins as we made it, and the first of each entry counts: a
+        # comparison tells as much as reading the mark.
+        if expected.birth is not None and expected.kind is not ChildKind.API:
+            placed = mark_block(
+                kind=expected.kind,
+                service=expected.service,
+                installation=expected.installation,
+                birth=expected.birth,
+            )
+            if seen.environ.startswith(placed):
+                return Evidence(Reason.MARK_OF_THIS_BIRTH)
         mark = read_mark(seen.environ)
         if mark is not None:
             wrong = _mark_mismatch(

@@ -88,6 +88,13 @@ class ProcessControl(Protocol):
         """
         ...
 
+    def hold(self, pid: int) -> Pinned:
+        """Take hold as `pin` does, for whoever looks next: what the handle already proves is not read twice.
+
+        `start_ticks` may be -1 until `observe` has seen it.
+        """
+        ...
+
     def adopt_pidfd(self, pid: int, fd: int) -> Pinned:
         """Wrap a pidfd opened at spawn; the result owns it."""
         ...

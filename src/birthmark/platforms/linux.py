@@ -49,6 +49,7 @@ __all__ = [
     "group_lives",
     "group_members",
     "group_of",
+    "hold",
     "is_our_child",
     "is_zombie",
     "observe",
@@ -92,6 +93,14 @@ def pin(pid: int) -> Pinned:
             hidden.close()
         raise ProcessGone(pid)
     return Pinned(pid, fd, ticks)
+
+
+def hold(pid: int) -> Pinned:
+    """Take hold of `pid` without reading when it started; see `ProcessControl.hold`."""
+    if signalable_pid(pid) is None:
+        raise ValueError(f"{pid} is no pid: 1 to 2**31-1 are")
+    fd = _open_pidfd(pid)
+    return pin(pid) if fd is None else Pinned(pid, fd, -1)
 
 
 def adopt_pidfd(pid: int, fd: int) -> Pinned:

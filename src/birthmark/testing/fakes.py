@@ -293,6 +293,9 @@ class FakeControl:
             self._require_sight()
         return self._hold(process)
 
+    def hold(self, pid: int) -> Pinned:
+        return self.pin(pid)
+
     def adopt_pidfd(self, pid: int, fd: int) -> Pinned:
         process = self._by_pid.get(pid)
         pinned = Pinned(pid, fd, -1 if process is None else process.start_ticks)
