@@ -122,16 +122,19 @@ def members(found: Whose, installation: Installation) -> list[dict[str, object]]
         return []
     platform = load()
     rows: list[dict[str, object]] = []
+    held: list[Pinned] = []
     leader = pin_or_none(found.leader) if found.leader is not None else None
     try:
         if leader is not None and not platform.exited(leader):
             rows.append({"pid": leader.pid, "found": "leader", "command": platform.command_line(leader.pid)})
-        known = {leader.pid} if leader is not None else set()
+        known = [leader] if leader is not None else []
         for pinned, how in set_of(leader, birth=found.birth, installation=installation.id)(known):
-            with pinned:
-                command = platform.command_line(pinned.pid)
-                rows.append({"pid": pinned.pid, "found": how.value, "command": command})
+            held.append(pinned)
+            command = platform.command_line(pinned.pid)
+            rows.append({"pid": pinned.pid, "found": how.value, "command": command})
     finally:
+        for pinned in held:
+            pinned.close()
         if leader is not None:
             leader.close()
     return rows
