@@ -16,6 +16,7 @@ from birthmark.interfaces.cli.render import one_line, print_json, tint
 from birthmark.interfaces.faces import Exit
 from birthmark.interfaces.ownership import Owner, Records, Whose
 from birthmark.interfaces.whose import whose
+from birthmark.platforms.contract import Pinned
 
 _EXITS: Final = {
     Owner.OURS: Exit.DONE,
