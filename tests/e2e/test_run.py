@@ -316,7 +316,7 @@ for _ in range(300):  # bounded, should the test fail
     ) as child:
         child.wait_ready()
         child.close_stdin()
-        child.wait_tree_gone()
+        child.wait_tree_gone(within_s=15)  # each link lives for 10 ms, and has to be met in them
         child.reap()
 
 
