@@ -81,7 +81,7 @@ def _supervise(teller: Teller, house: House, wanted: Wishes) -> None:
 
 def _bring_up(teller: Teller, house: House, wanted: Wishes, *, again: Sequence[Status] = ()) -> list[Status]:
     teller.chapter("The next supervisor, on the same ports" if again else "Up")
-    teller.command(f"birthmark up -f {shlex.quote(str(wanted.toml))}")
+    teller.command(f"birthmark {shlex.join(house.up_words)}")
     house.up()
     services = house.until_ready(lambda each, after_s: teller.lines([_ready(each, after_s)]))
     if again:

@@ -46,7 +46,9 @@ class House:
 
     def __init__(self, folder: Path, toml: Path) -> None:
         """Prepare; nothing is started."""
-        self.folder, self.toml = folder, toml
+        self.folder = folder
+        # In a project's folder a file is asked about first; this one we wrote just now.
+        self.up_words = ["up", "-f", str(toml), *(["--trust"] if needs_trust(toml) else [])]
         self.home = folder / "home"
         self.installation = open_installation(self.home)
         self.said = folder / "up.log"
@@ -58,10 +60,9 @@ class House:
     # -- the supervisor
 
     def up(self) -> None:
-        """Start the supervisor. The demo's own file is trusted: we wrote it just now."""
+        """Start the supervisor."""
         # `up` is a command like any other to us, and no variable of ours is ever handed on: env(1) sets it.
-        words = ["env", f"{HOME_ENV}={self.home}", sys.executable, "-m", "birthmark"]
-        words += ["up", "-f", str(self.toml), *(["--trust"] if needs_trust(self.toml) else [])]
+        words = ["env", f"{HOME_ENV}={self.home}", sys.executable, "-m", "birthmark", *self.up_words]
         with open(self.said, "ab") as log:
             self._from_byte = log.tell()
             command = Command(words[0], *words[1:], stdout=log.fileno(), stderr=log.fileno(), cwd=self.folder)
