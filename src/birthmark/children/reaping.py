@@ -13,6 +13,9 @@ from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 
 
+_JOIN_S: Final = 1.0
+
+
 class Reaper:
     """Reaps dropped children when they exit, on one thread that sleeps in poll(2) meanwhile."""
 
@@ -58,9 +61,13 @@ class Reaper:
         self._reap_exited()
         with self._lock:
             # With nobody left to wait for, the thread ends and gives its pipe back.
+            ended = None
             if self._wake is not None and not self._waiting:
                 os.close(self._wake)
-                self._wake = self._thread = None
+                ended, self._wake, self._thread = self._thread, None, None
+        if ended is not None and ended is not threading.current_thread():
+            # Its own end of the pipe closes with it; it has nothing left to wait for.
+            ended.join(_JOIN_S)
 
     def _reap_exited(self) -> None:
         platform = load()
