@@ -65,16 +65,15 @@ def _pid(subject: str) -> int | None:
     Raises:
         UsageError: It is a number, and no process can have it.
     """
-    try:
-        pid = int(subject) if subject.isascii() else None
-    except ValueError:
-        pid = None
-    if pid is None:
+    # `int` would also take `1_0`, full-width digits and blanks.
+    digits = subject.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
         if not subject:
             raise click.UsageError(
-                "the name of the service is empty; give a pid, or a name that `birthmark ps` lists"
+                "the service's name is empty; give a pid, or a name that `birthmark ps` lists"
             )
         return None
+    pid = int(subject)
     if signalable_pid(pid) is None:
         what = (
             "names our own process group"
