@@ -184,6 +184,19 @@ def test_the_socket_is_gone_with_its_server(birthmark_home: Path) -> None:
     assert list(control_socket(birthmark_home).parent.iterdir()) == []
 
 
+def test_a_connection_that_comes_with_the_end_is_closed(birthmark_home: Path) -> None:
+    """An unclosed transport is a warning, and warnings are errors."""
+    for _ in range(10):
+        with socket.socket(socket.AF_UNIX) as late:
+            late.settimeout(5)
+            with serving(birthmark_home) as api:
+                late.connect(str(control_socket(api.home)))
+            try:
+                assert late.recv(1) == b""
+            except ConnectionResetError:
+                pass
+
+
 def test_a_socket_that_a_dead_server_left_is_replaced(birthmark_home: Path) -> None:
     path = control_socket(birthmark_home)
     path.parent.mkdir(parents=True, mode=0o700)

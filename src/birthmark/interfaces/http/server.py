@@ -21,6 +21,8 @@ from birthmark.supervisor.locking import remove_stale_socket
 _GRACE_S: Final = 2
 """How long running requests may take to end once the server is to end."""
 
+_TURNS: Final = 5
+
 
 @contextmanager
 def listening(home: Path) -> Iterator[socket.socket]:
@@ -129,3 +131,13 @@ class ControlServer(Server):
     async def main_loop(self) -> None:
         """Wait for the end. uvicorn wakes ten times a second, for a date that nobody reads here."""
         await self._ended.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nobody any more, let whoever was accepted become known, then end all connections."""
+        for server in self.servers:
+            server.close()
+        # From accept to `connection_made` takes three turns of the loop. uvicorn waits a tenth of a second instead,
+        # which a busy machine can spend before the first of them: the connection would be left open for ever.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
