@@ -244,7 +244,7 @@ def climb(ladder: Ladder, policy: StopPolicy, close_stdin: Callable[[], None] | 
     receipt = ladder.finish()
     if receipt.survivors:
         for member in ladder.alive:
-            member.receipt.why = member.receipt.why or _why_alive(member.pinned.pid)
+            member.receipt.why = member.receipt.why or why_alive(member.pinned.pid)
         tried = (
             f"{signal_name(policy.stop_signal)}, {policy.term_grace_s:g} s, SIGKILL, {policy.settle_s:g} s"
         )
@@ -252,7 +252,7 @@ def climb(ladder: Ladder, policy: StopPolicy, close_stdin: Callable[[], None] | 
     return receipt
 
 
-def _why_alive(pid: int) -> str:
+def why_alive(pid: int) -> str:
     """Say why a process outlives SIGKILL, as far as its state tells."""
     stat_of = getattr(load(), "stat_of", None)
     stat = stat_of(pid) if stat_of is not None else None
