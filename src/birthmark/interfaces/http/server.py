@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -134,10 +134,13 @@ class ControlServer(Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nobody any more, let whoever was accepted become known, then end all connections."""
-        for server in self.servers:
-            server.close()
-        # From accept to `connection_made` takes three turns of the loop. uvicorn waits a tenth of a second instead,
-        # which a busy machine can spend before the first of them: the connection would be left open for ever.
+        loop = asyncio.get_running_loop()
+        for listener in sockets or ():
+            # Not `close` yet: asyncio forgets a connection that was accepted and not yet introduced to its
+            # closed server, and leaves it open (CPython 3.11, `Server._attach`). Proactors have no readers.
+            with suppress(NotImplementedError):
+                loop.remove_reader(listener.fileno())
+        # From accept to `connection_made` it takes three turns of the loop.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         await super().shutdown(sockets)
