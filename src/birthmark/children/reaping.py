@@ -12,7 +12,6 @@ from birthmark.core.outcomes import ExitStatus
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 
-
 _JOIN_S: Final = 1.0
 
 
