@@ -248,7 +248,8 @@ class Standing:
             # Before the leader is told anything: what may come next wants a witness, too.
             self._witness.relieve()
             self._remember_witness()
-        for each in arrived:
+        # The kernel hands them out by number. A CONT that waited until after the others could undo a later stop.
+        for each in sorted(arrived, key=lambda each: each.number != signal.SIGCONT):
             self._on_signal(now, each, group_got)
 
     def _on_signal(self, now: float, arrived: Arrived, group_got: int | None) -> None:
