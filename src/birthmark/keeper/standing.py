@@ -43,6 +43,9 @@ PASSED_ON: Final = frozenset(
     )
 )  # fmt: skip
 
+HARMLESS: Final = frozenset(int(number) for number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH))
+"""These end nobody by default, so the witness cannot tell; and it stops with the job, so it would not answer."""
+
 OTHERS_AFTER_S: Final = 0.3
 """At most: hosts that lose patience fastest kill us half a second after their first signal."""
 
@@ -85,7 +88,7 @@ class Standing:
         self._request = request
         self._inbox = inbox
         self._witness = witness
-        self._remember_witness()
+        self.set.aside = witness.pids
         self._client = None if outlives_client else client
         self._poller = select.poll()
         self._poller.register(inbox.fd, select.POLLIN)
@@ -133,9 +136,6 @@ class Standing:
             self._mirror_stop()
             self._listen(self._patience_s(time.monotonic()))
         return []
-
-    def _remember_witness(self) -> None:
-        self.set.aside = set() if self._witness.pid is None else {self._witness.pid}
 
     def report(self) -> list[str]:
         """Return what was done, for people, one line each."""
@@ -243,11 +243,10 @@ class Standing:
         arrived = [each for each in arrived if each.number != signal.SIGCHLD]
         if not arrived:
             return
-        group_got = self._witness.fell_to()
+        group_got = self._witness.fell_to() if any(each.number not in HARMLESS for each in arrived) else None
         if group_got is not None and self.set.status is None:
             # Before the leader is told anything: what may come next wants a witness, too.
             self._witness.relieve()
-            self._remember_witness()
         # The kernel hands them out by number. A CONT that waited until after the others could undo a later stop.
         for each in sorted(arrived, key=lambda each: each.number != signal.SIGCONT):
             self._on_signal(now, each, group_got)

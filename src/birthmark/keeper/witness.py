@@ -37,7 +37,8 @@ class Witness:
 
     def __init__(self) -> None:
         """Post the first one; without a shell there is none, and nothing is ever seen."""
-        self.pid: int | None = None
+        self.pids: set[int] = set()
+        """Its pid, or nothing; the same set for ever."""
         self._held: Pinned | None = None
         self._ask = self._answer = -1
         self._post()
@@ -56,8 +57,13 @@ class Witness:
             os.write(self._ask, b"?\n")
             poller = select.poll()
             poller.register(self._answer, select.POLLIN)
-            # No answer: it is stopped by ^Z, or the machine is on its knees. Better told twice than not at all.
-            if not poller.poll(int(ANSWERS_WITHIN_S * 1000)) or os.read(self._answer, 16):
+            if not poller.poll(int(ANSWERS_WITHIN_S * 1000)):
+                # It is stopped, or the machine is on its knees. Better told twice than not at all; and an answer
+                # that comes late must not be taken for one to the next question.
+                self.close()
+                self._post()
+                return None
+            if os.read(self._answer, 16):
                 return None
         _exits(held)
         status = peek(held.pid)
@@ -102,13 +108,15 @@ class Witness:
         finally:
             for fd in (their_ask, their_answer, null):
                 os.close(fd)
-        self.pid, self._ask, self._answer = pid, ask, answer
+        self.pids.add(pid)
+        self._ask, self._answer = ask, answer
         self._held = load().pin(pid) if pidfd is None else load().adopt_pidfd(pid, pidfd)
 
     def _dismiss(self) -> None:
-        held, self._held, self.pid = self._held, None, None
+        held, self._held = self._held, None
         if held is not None:
-            reap(held.pid)
+            if reap(held.pid) is not None:
+                self.pids.discard(held.pid)
             held.close()
             os.close(self._ask)
             os.close(self._answer)
