@@ -198,6 +198,7 @@ async def stop_owned(
 ) -> StopOutcome:
     """Stop a process of ours with the group it leads, or say why nothing was signalled.
 
+    The API server is stopped alone: it was stamped in place, and its group is not one that we made.
     One pin holds from the first look to the last signal, so what is signalled is what was proven.
 
     Args:
@@ -223,8 +224,10 @@ async def stop_owned(
         pinned.close()
         return NotOurs(pid, proof)
     warrant = Warrant(basis=Basis.PROOF, asked_by="stop_owned", proof=proof)
+    # The API server was stamped in place: its group is a shell's pipeline, not one that we made.
+    group = kind is not ChildKind.API
     steps = terminate_steps(
-        pinned, grace_s, group=True, warrant=warrant, service=str(service), settle_s=SETTLE_S
+        pinned, grace_s, group=group, warrant=warrant, service=str(service), settle_s=SETTLE_S
     )
     receipt = await _drive(steps, finally_=pinned.close)
     return Stopped(pid, receipt.termination, receipt)
