@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from birthmark.core.identity import (
     TRANSIENT,
     EnvironState,
@@ -45,6 +47,15 @@ def judge(expected: Identity, seen: Sighting | None, *, held: bool = False) -> P
     if inode:
         return Proof(pid, Verdict.SAME, (Evidence(Reason.SAME_INODE), why))
     return Proof(pid, Verdict.UNKNOWN, (why, Evidence(Reason.NO_INODE)))
+
+
+def judge_number(expected: Identity, seen: Sighting | None, *, held: bool = False) -> Proof:
+    """Decide whether the number still is the recorded process's own, dead or alive. Arguments as for `judge`.
+
+    Unreaped it keeps its number, and with it its group's, also when it has exited: what is left of a set can
+    be addressed by it. A zombie has no environment any more, but still its start time, inode and tag.
+    """
+    return judge(expected, None if seen is None else replace(seen, exited=False), held=held)
 
 
 def judge_mark(

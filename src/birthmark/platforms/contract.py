@@ -156,9 +156,12 @@ class ProcessControl(Protocol):
         ...
 
     def glance(self, pid: int) -> tuple[int | None, bytes]:
-        """Return a process's tag, and unless it has one the start of its environment, as cheaply as can be.
+        """Return a process's tag, and unless it has one its environment, as cheaply as can be.
 
         For sweeps that ask whether a closer look pays; nothing is proven by it. (None, b"") means no.
+
+        Raises:
+            LookFailed: It is us who cannot look at anybody: out of descriptors, say.
         """
         ...
 
