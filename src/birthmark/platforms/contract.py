@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from birthmark.core.identity import HostFacts, Sighting
 from birthmark.core.outcomes import Delivery, ExitStatus, SignalRecord, Warrant
+from birthmark.core.records import dataclass
 
 
 class Pinned:
