@@ -343,9 +343,10 @@ def _account(value: str | int | None, what: str) -> str | int | None:
 def _session(value: Session) -> Session:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"the session is {type(value).__name__}, not a Session")
-    if value not in Session:
-        raise ValueError(f"{value} is no kind of session")
-    return Session(value)
+    try:
+        return Session(value)
+    except ValueError:
+        raise ValueError(f"{value} is no kind of session") from None
 
 
 def _limit(pair: tuple[int, int]) -> tuple[int, int]:
