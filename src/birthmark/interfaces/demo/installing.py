@@ -162,29 +162,37 @@ def _install_uv(cache: Path, say: Callable[[str], None]) -> Path:
 
 
 def _uv(uv: Path, words: Sequence[str], environ: Mapping[str, str], cwd: Path, what: str) -> None:
-    """Run uv; where it fails and pip is set up for another index or other certificates, once more with those."""
+    """Run uv; where it fails, once more with the certificates of the system and the index that pip is set up for.
+
+    Raises:
+        DemoFailed: It failed again, or there was nothing else to try.
+    """
     code, output = _run([str(uv), *words], environ, cwd)
-    if code != 0 and (settings := _settings_of_pip(environ)):
+    if code != 0 and (settings := _other_settings(environ, output)):
         code, output = _run([str(uv), *words], {**environ, **settings}, cwd)
     if code != 0:
         raise _not_installed(what, output)
 
 
-def _settings_of_pip(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what pip knows of the way to its index, in uv's words, which reads none of pip's own."""
+def _other_settings(environ: Mapping[str, str], output: str) -> dict[str, str]:
+    """Return what may help uv, which reads none of pip's settings, after it has failed with that output."""
     settings: dict[str, str] = {}
-    for key, name in (("index-url", "UV_DEFAULT_INDEX"), ("cert", "SSL_CERT_FILE")):
-        if environ.get(name):
-            continue
-        value = environ.get(f"PIP_{key.replace('-', '_').upper()}", "")
-        if not value:
-            code, output = _run(
-                [sys.executable, "-I", "-m", "pip", "config", "get", f"global.{key}"], environ, None
-            )
-            value = output.strip() if code == 0 else ""
-        if value:
-            settings[name] = value
+    if "certificate" in output:
+        # One name or the other, by uv's age.
+        settings = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
+    if index := _index_of_pip(environ):
+        settings["UV_DEFAULT_INDEX"] = index
     return settings
+
+
+def _index_of_pip(environ: Mapping[str, str]) -> str | None:
+    """Return the index that pip is set up for; None when it is the usual one, or uv has been told another."""
+    if environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL"):
+        return None
+    if said := environ.get("PIP_INDEX_URL"):
+        return said
+    code, output = _run([sys.executable, "-I", "-m", "pip", "config", "get", "global.index-url"], environ)
+    return output.strip() or None if code == 0 else None
 
 
 def _run(words: Sequence[str], environ: Mapping[str, str], cwd: Path | None = None) -> tuple[int, str]:
