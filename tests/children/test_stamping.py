@@ -115,3 +115,10 @@ ready(); signal.pause()
         assert type(outcome).__name__ == "Stopped"
         server.wait_exited()
         server.ask()
+
+
+def test_a_server_without_a_standard_output_is_stamped_too(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    code = f"import birthmark; open({str(said)!r}, 'w').write(birthmark.stamp_api_server().value)"
+    subprocess.run(["sh", "-c", 'exec "$0" -c "$1" >&- 2>&-', sys.executable, code], check=True, timeout=20)
+    assert said.read_text() == "stamped"

@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import anyio
 import anyio.to_thread
 
 from birthmark.children.child import Child
 from birthmark.children.installation import open_installation
+from birthmark.children.members import prove_dead_leader
 from birthmark.children.proving import (
     LOOK_EVERY_S,
     LOOKS,
@@ -53,7 +54,7 @@ from birthmark.core.outcomes import (
 )
 from birthmark.core.parsers import signalable_pid
 from birthmark.core.policies import StopPolicy
-from birthmark.core.service import InstallationId, ServiceName, service_name
+from birthmark.core.service import InstallationId, ServiceName, installation_id, service_name
 from birthmark.errors import SupervisionError
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
@@ -200,6 +201,8 @@ async def stop_owned(
 
     The API server is stopped alone: it was stamped in place, and its group is not one that we made.
     One pin holds from the first look to the last signal, so what is signalled is what was proven.
+    A leader that has exited and was not reaped still stands for its group: what lives of it is stopped, if the
+    identity proves the leader or a member carries the mark.
 
     Args:
         grace_s: Seconds between TERM and KILL; 0 is one look, then KILL.
@@ -209,16 +212,26 @@ async def stop_owned(
         `NotRunning`, `NotOurs` with the proof, or `Stopped` with the termination and a receipt.
 
     Raises:
-        StopTimedOut, NotPermitted, LookFailed, TypeError, ValueError: As `terminate_gracefully`.
+        StopTimedOut, NotPermitted, NotSignalable, LookFailed, TypeError, ValueError: As `terminate_gracefully`.
 
     Cancelled, the escalation goes on in a thread of its own until its end.
     """
     _check_grace(grace_s)
     pinned, proof = await _pin_and_prove(pid, kind, service, installation, identity)
-    if pinned is None or proof.verdict is Verdict.GONE:
-        # A zombie's group may live on, but without the mark of a live leader this call proves nothing of it.
-        if pinned is not None:
+    if pinned is None:
+        return NotRunning(pid)
+    dead = proof.reason is Reason.ZOMBIE
+    if dead and kind is not ChildKind.API:
+        owner = open_installation().id if installation is None else installation
+        try:
+            proof = await anyio.to_thread.run_sync(
+                prove_dead_leader, pinned, identity, kind, str(service), owner
+            )
+        except BaseException:
             pinned.close()
+            raise
+    if proof.verdict is Verdict.GONE or (dead and proof.verdict is not Verdict.SAME):
+        pinned.close()
         return NotRunning(pid)
     if proof.verdict is not Verdict.SAME:
         pinned.close()
@@ -230,6 +243,8 @@ async def stop_owned(
         pinned, grace_s, group=group, warrant=warrant, service=str(service), settle_s=SETTLE_S
     )
     receipt = await _drive(steps, finally_=pinned.close)
+    if dead and receipt.termination is Termination.ALREADY_EXITED:
+        return NotRunning(pid)
     return Stopped(pid, receipt.termination, receipt)
 
 
@@ -285,12 +300,13 @@ async def pids_listening_on(port: int) -> list[int]:
     return await anyio.to_thread.run_sync(listening_pids, port)
 
 
-class ProcessLiveness:
+@runtime_checkable
+class ProcessLiveness(Protocol):
     """Asks whether a recorded pid still is its service; the shape that stores of records take."""
 
     async def owns(self, pid: int, service: ServiceName) -> bool:
         """Say whether `pid` runs and is `service`."""
-        raise NotImplementedError
+        ...
 
 
 class SubprocessLiveness(ProcessLiveness):
@@ -317,6 +333,10 @@ async def _pin_and_prove(
     """Pin first, prove second; the caller owns the pin. Waits, without blocking, while it is inside an exec."""
     if not isinstance(kind, ChildKind):
         raise TypeError(f"{kind!r} is no ChildKind")
+    if identity is not None and not isinstance(identity, Identity):
+        raise TypeError(f"{identity!r} is no Identity")
+    if installation is not None:
+        installation = installation_id(installation)
     name = service_name(service)
     decide = _identity_judge(pid, kind, name, identity) if identity is not None else None
     excluded = never_a_target(pid)
@@ -458,7 +478,11 @@ def _finish_in_background(steps: Steps, finally_: Callable[[], None] | None) -> 
             if finally_ is not None:
                 finally_()
 
-    threading.Thread(target=finish, name="birthmark-stop", daemon=False).start()
+    try:
+        threading.Thread(target=finish, name="birthmark-stop", daemon=False).start()
+    except RuntimeError:
+        # The interpreter ends, or there is no thread to be had: a stop half done would be worse than a late one.
+        finish()
 
 
 def _check_grace(grace_s: float) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Protocol
 
-from birthmark.children.proving import sweep
+from birthmark.children.proving import Judge, look, look_until_settled, mark_judge, sweep
+from birthmark.core.identity import EnvironState, Evidence, Identity, Proof, Reason, Sighting, Verdict, gone
+from birthmark.core.judging import judge_number
+from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import Found
 from birthmark.core.service import BirthId, InstallationId
 from birthmark.errors import ProcessGone
@@ -160,3 +165,37 @@ def _pinned(
             pinned.close()
             continue
         yield pinned, found
+
+
+def prove_dead_leader(
+    leader: Pinned, identity: Identity | None, kind: ChildKind, service: str, installation: InstallationId
+) -> Proof:
+    """Answer whether the group of an exited, unreaped leader is ours: by its identity, or by a living member's mark.
+
+    A zombie shows no environment, but keeps its number, and with it the group's. Blocks as `prove` does.
+
+    Raises:
+        LookFailed: We could not look.
+    """
+    if identity is not None:
+        return look(leader, lambda seen: judge_number(identity, seen))
+    with ExitStack() as pins:
+        for member, _ in group_of(leader)([leader]):
+            pins.enter_context(member)
+            decide = _as_member(mark_judge(member.pid, kind, service, installation))
+            proof = look_until_settled(member, decide)
+            if proof.verdict is Verdict.SAME:
+                found = f"in process {member.pid} of its group"
+                return Proof(leader.pid, Verdict.SAME, (Evidence(Reason.MARK_MATCHES, found=found),))
+    return gone(leader.pid, Reason.ZOMBIE)
+
+
+def _as_member(decide: Judge) -> Judge:
+    """A worker that forked without an exec rightly shows its parent's block: that is its own."""
+
+    def judged(seen: Sighting | None) -> Proof:
+        if seen is not None and seen.environ_state is EnvironState.PARENTS:
+            seen = replace(seen, environ_state=EnvironState.READABLE)
+        return decide(seen)
+
+    return judged
