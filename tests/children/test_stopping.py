@@ -38,7 +38,7 @@ from birthmark.core.outcomes import Basis, SignalRecord, Warrant
 from birthmark.core.service import BirthId, ServiceName
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned, add_audit_sink
-from birthmark.testing.puppet import puppet
+from birthmark.testing.puppet import Puppet, puppet
 from tests.contracts.worlds import audit
 from tests.field.test_g import frozen
 from tests.namespaces import run_in_namespaces, run_python
@@ -299,6 +299,8 @@ def stranger(writing):
 member = fork(pause)
 held = linux.pin(member)
 end(member)
+# Without pidfds only a start time tells them apart, which is three ticks later for certain.
+if held.fd is None: time.sleep(0.03)
 recycle(member, stranger)
 child, = linux.children_of(member)
 """
@@ -329,6 +331,7 @@ stay()
     with puppet(script) as leader:
         leader.hear_pid()
         leader.wait_ready()
+        need_pidfd(leader)
         seen = load().observe(leader.pinned)
         assert seen is not None
         receipt = stop_set_now(seen.identity(), PATIENT, asked_by="test", held=leader.pinned)
@@ -383,6 +386,7 @@ os.wait(); ready(); signal.pause()
 def test_the_group_of_a_dead_leader_is_addressed_by_its_number_and_nothing_is_refused() -> None:
     with puppet("os.fork() or (ready(), signal.pause())") as leader:
         leader.wait_ready()
+        need_pidfd(leader)
         seen = load().observe(leader.pinned)
         assert seen is not None
         leader.wait_exited()
@@ -390,8 +394,13 @@ def test_the_group_of_a_dead_leader_is_addressed_by_its_number_and_nothing_is_re
             receipt = stop_set_now(seen.identity(), PATIENT, asked_by="test", held=leader.pinned)
         assert receipt.termination is Termination.EXITED
         leader.wait_tree_gone()
-    if leader.pinned is not None and load().capabilities().pidfd:
-        assert [(r.scope.value, r.result.value) for r in records] == [("group", "sent")]
+    assert [(r.scope.value, r.result.value) for r in records] == [("group", "sent")]
+
+
+def need_pidfd(leader: Puppet) -> None:
+    """Skip the test, with the reason, where an unmarked process cannot be proven."""
+    if leader.pinned.fd is None:
+        pytest.skip("without pidfds nothing proves a process that carries neither mark nor tag")
 
 
 def test_a_dead_process_that_is_not_the_recorded_one_gives_its_group_to_nobody() -> None:
@@ -442,6 +451,8 @@ def test_a_leader_that_its_owner_reaps_meanwhile_is_gone_and_no_survivor(how: st
 
 
 def test_whoever_cannot_look_does_not_say_that_all_are_gone() -> None:
+    if not load().capabilities().pidfd:
+        pytest.skip("without pidfds each look at a child takes a descriptor, and the stop ends at once")
     out = run_python('''
 from birthmark import Command, Spawner, StopPolicy, mark_child, stop_set_now, open_installation, Stdio
 from birthmark.children.stopping import set_steps
@@ -505,5 +516,6 @@ def test_waiting_in_a_hurry_for_what_cannot_die_is_not_a_busy_loop() -> None:
                 turns += 1
                 wait_for(wait)
                 wait = next(steps)
-        assert turns < 10
         freezer.thaw()
+        # Two with pidfds, some dozen without; a busy loop makes thousands.
+        assert turns < 100
