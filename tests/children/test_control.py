@@ -21,6 +21,7 @@ from birthmark import (
     NotSignalable,
     ProcessLiveness,
     Reason,
+    Session,
     Spawner,
     Stdio,
     Stopped,
@@ -348,6 +349,21 @@ async def test_a_process_that_leads_no_group_is_stopped_alone_and_that_is_said()
         assert await process_group(member) == parent.pid
         assert await terminate_group_gracefully(member, GRACE_S) is Termination.EXITED
         assert await is_running(parent.pid)
+
+
+async def test_stop_owned_says_when_the_process_led_no_group() -> None:
+    with Spawner() as spawner:
+        command = Command(
+            sys.executable, "-c", _WIPED, stdin=Stdio.PIPE, stdout=Stdio.PIPE, session=Session.INHERIT
+        )
+        child = spawner.spawn_owned_supervised(mark_child(command, ChildKind.MCP, "alone"))
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"R"
+        outcome = await stop_owned(child.pid, ChildKind.MCP, "alone", GRACE_S)
+        assert isinstance(outcome, Stopped)
+        assert outcome.receipt is not None
+        assert outcome.receipt.notes == ["not a group leader: only the process itself was stopped"]
+        child.close()
 
 
 async def test_stop_owned_stops_the_whole_group_and_says_what_it_did_to_whom() -> None:
