@@ -170,6 +170,9 @@ def test_what_survived_the_end_of_its_birth_is_proven_ours() -> None:
         child.wait_ready()
         assert proven(command("orphans", "--json")) == [("time", [(child.pid, "mark")])]
         assert "it has ended, and this escaped from it" in command("orphans").out
+        explained = command("explain", "--json", str(child.pid))
+        assert (explained.code, explained.json["service"]) == (4, "time")
+        assert "`birthmark orphans --reap` ends it" in explained.out
         assert command("orphans", "--reap").code == 0
         child.wait_exited()
 

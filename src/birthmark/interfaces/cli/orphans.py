@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ASKED_BY: Final = "orphans --reap"
 
+NONE_FOUND: Final = "no orphans"
+
 AT_ONCE: Final = 32
 """Births ended at the same time: each holds some descriptors."""
 
@@ -55,7 +57,7 @@ def orphans(reap: bool, dry_run: bool, as_json: bool) -> int:
             if as_json:
                 print_json(found.to_dict())
             else:
-                click.echo("\n".join(_lines(found)))
+                click.echo("\n".join(_lines(found)) or NONE_FOUND)
             return code
         return _reap(installation, registry, found, as_json) or code
 
@@ -63,11 +65,12 @@ def orphans(reap: bool, dry_run: bool, as_json: bool) -> int:
 # -- listing -------------------------------------------------------------------
 
 
-def _lines(found: Orphans) -> list[str]:
+def _lines(found: Orphans, *, proven: bool = True) -> list[str]:
+    """Return the levels as lines; without `proven` only those that are never ended."""
     lines: list[str] = []
-    if found.proven:
+    if proven and found.proven:
         lines.append(f"{tint('proven ours', 'red')}: `birthmark orphans --reap` ends them")
-    for birth in found.proven:
+    for birth in found.proven if proven else ():
         lines.append(f"  {one_line(str(birth.service))} ({birth.kind.value})  birth {birth.birth}")
         lines.append(f"    {birth.why}")
         lines += [_process_line(member) for member in birth.members]
@@ -80,7 +83,7 @@ def _lines(found: Orphans) -> list[str]:
         for orphan in orphans:
             lines.append(_process_line(orphan))
             lines += [f"      {one_line(why)}" for why in orphan.why]
-    return lines or ["no orphans"]
+    return lines
 
 
 def _process_line(orphan: Orphan) -> str:
@@ -125,8 +128,10 @@ def _reap(installation: Installation, registry: Registry | None, found: Orphans,
             Papers(installation.births, papers.birth).ended(ExitStatus(), why=why, survivors=[])
     if as_json:
         print_json({**found.to_dict(), "receipts": [receipt.to_dict() for receipt in receipts]})
+    elif rest := _lines(found, proven=False):
+        click.echo("\n".join(rest))
     elif not found.proven:
-        click.echo("\n".join(_lines(found)))
+        click.echo(NONE_FOUND)
     if any(receipt.survivors for receipt in receipts):
         return Exit.SURVIVORS
     return face_of(failures[0][1]).exit_code if failures else Exit.DONE

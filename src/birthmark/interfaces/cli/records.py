@@ -29,7 +29,7 @@ def written_down(installation: Installation) -> Iterator[Registry | None]:
 
 
 def read_records(installation: Installation, registry: Registry | None) -> Records:
-    """Return all that is known of births that have not ended: the supervisor's, and those of `birthmark run`.
+    """Return all that is known of births: the supervisor's that have not ended, and those of `birthmark run`.
 
     Raises:
         RegistryUnavailable, RecordUndecodable: Something that is there cannot be read.
@@ -40,7 +40,9 @@ def read_records(installation: Installation, registry: Registry | None) -> Recor
     for unreadable in shelf.unreadable:
         raise RecordUndecodable(str(unreadable.path), unreadable.why)
     known = {record.birth for record in records.births}
-    records.births += [
-        record_of(papers) for papers in shelf.papers if papers.ended_at is None and papers.birth not in known
-    ]
+    for record in map(record_of, shelf.papers):
+        if record.ended_at is not None:
+            records.papers[record.birth] = record
+        elif record.birth not in known:
+            records.births.append(record)
     return records
