@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -73,8 +73,8 @@ class Records:
     births: list[BirthRecord] = field(default_factory=list)
     supervisor: Identity | None = None
     registry: Registry | None = None
-    papers: dict[BirthId, BirthRecord] = field(default_factory=dict)
-    """Births of `birthmark run` that have ended and are not in the registry yet."""
+    papers: Callable[[BirthId], BirthRecord | None] = lambda _: None
+    """Looks a birth of `birthmark run` up that is not in the registry yet."""
 
     @classmethod
     def read(cls, installation: InstallationId, registry: Registry | None) -> Records:
@@ -89,7 +89,7 @@ class Records:
         for record in self.births:
             if record.birth == birth:
                 return record
-        return (self.registry.birth(birth) if self.registry else None) or self.papers.get(birth)
+        return (self.registry.birth(birth) if self.registry else None) or self.papers(birth)
 
     def leaders(self) -> Iterator[tuple[BirthRecord, Identity]]:
         """Iterate over the births whose leader's identity is known."""

@@ -78,15 +78,18 @@ class Shelf:
     blank: list[BirthId] = field(default_factory=list)
 
 
-def read_shelf(births: Path) -> Shelf:
+def read_shelf(births: Path, *, ended: bool = True) -> Shelf:
     """Read the papers of all births in a folder, in the order of their names. Never raises for a single birth.
+
+    Args:
+        ended: Whether births with an exit record are read too.
 
     Raises:
         OSError: The folder itself cannot be listed.
     """
     shelf = Shelf()
     for name in sorted(os.listdir(births)):
-        if name.startswith("."):
+        if name.startswith(".") or (not ended and os.path.exists(os.path.join(births, name, EXIT))):
             continue
         try:
             papers = read_papers(births / name)

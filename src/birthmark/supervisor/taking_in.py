@@ -71,15 +71,18 @@ def take_in(installation: Installation, registry: Registry, *, epoch: int, at: d
     return done
 
 
-def read_papers_of(installation: Installation) -> Shelf:
-    """Read all papers of an installation. What was copied along with another's folder is not ours, and left out.
+def read_papers_of(installation: Installation, *, ended: bool = True) -> Shelf:
+    """Read the papers of an installation. What was copied along with another's folder is not ours, and left out.
+
+    Args:
+        ended: Whether births with an exit record are read too.
 
     Raises:
         InstallationBroken: Their folder cannot be read.
     """
     births = installation.births
     try:
-        shelf = read_shelf(births)
+        shelf = read_shelf(births, ended=ended)
     except OSError as err:
         raise InstallationBroken(str(births), f"the births' papers cannot be listed: {err.strerror}") from err
     shelf.papers = [papers for papers in shelf.papers if papers.installation == installation.id]

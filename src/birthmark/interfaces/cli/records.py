@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from birthmark.children.installation import Installation
+from birthmark.core.service import BirthId
 from birthmark.errors import RecordUndecodable
 from birthmark.interfaces.ownership import Records
-from birthmark.registry.contract import Registry
+from birthmark.keeper.reading import PaperUnreadable, read_papers
+from birthmark.registry.contract import BirthRecord, Registry
 from birthmark.supervisor.taking_in import read_papers_of, record_of
 
 
@@ -36,13 +39,19 @@ def read_records(installation: Installation, registry: Registry | None) -> Recor
         InstallationBroken: The folder of the papers cannot be listed.
     """
     records = Records.read(installation.id, registry)
-    shelf = read_papers_of(installation)
+    # Those that have ended are many, and looked up when one is asked for.
+    shelf = read_papers_of(installation, ended=False)
     for unreadable in shelf.unreadable:
         raise RecordUndecodable(str(unreadable.path), unreadable.why)
     known = {record.birth for record in records.births}
-    for record in map(record_of, shelf.papers):
-        if record.ended_at is not None:
-            records.papers[record.birth] = record
-        elif record.birth not in known:
-            records.births.append(record)
+    records.births += [record_of(papers) for papers in shelf.papers if papers.birth not in known]
+    records.papers = partial(_look_up, installation)
     return records
+
+
+def _look_up(installation: Installation, birth: BirthId) -> BirthRecord | None:
+    try:
+        papers = read_papers(installation.births / birth)
+    except PaperUnreadable as err:
+        raise RecordUndecodable(str(err.path), err.why) from err
+    return None if papers is None or papers.installation != installation.id else record_of(papers)
