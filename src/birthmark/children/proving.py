@@ -77,6 +77,9 @@ def prove(identity: Identity, *, held: Pinned | None = None) -> Proof:
         return look_until_settled(held, lambda seen: judge(identity, seen, held=held.fd is not None))
     pinned = pin_or_none(identity.pid)
     try:
+        proof = judge(identity, None if pinned is None else load().observe(pinned))
+        if not proof.transient:
+            return proof
         return look_until_settled(pinned, lambda seen: judge(identity, seen))
     finally:
         if pinned is not None:
