@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -135,8 +136,6 @@ def nobody_of(
 
 def never_a_target(pid: int) -> Proof | None:
     """Return the proof for numbers that no question is about: 0, below, beyond, ourselves."""
-    import os
-
     if signalable_pid(pid) is None or pid == os.getpid():
         return Proof(pid, Verdict.GONE, (Evidence(Reason.NEVER_A_TARGET),))
     return None
@@ -246,8 +245,6 @@ def _carrier(
 
 def may_carry(pid: int) -> bool:
     """Say whether a closer look pays: it has a tag, or an environment we may read with a mark in it."""
-    import os
-
     if pid == os.getpid():
         return False
     tag, start = load().glance(pid)
