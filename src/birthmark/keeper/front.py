@@ -59,7 +59,7 @@ def main(words: list[str]) -> int:
         say(f"{err}\nUsage: {USAGE}\nTry: birthmark run --help")
         return USAGE_WRONG
     if sys.platform != "linux":
-        say("it needs Linux: no other kernel lets a process keep its descendants")
+        say("it needs Linux, whose kernel lets a process keep its descendants")
         return OURS
     try:
         code = _run(request)
