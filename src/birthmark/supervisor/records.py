@@ -18,7 +18,7 @@ from birthmark.supervisor.house import House
 def service_record(spec: ServiceSpec, desired: Desired, at: datetime) -> ServiceRecord:
     """Return the record of a service."""
     shown = shown_spec(spec)
-    text = json.dumps(shown, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(shown, sort_keys=True)
     return ServiceRecord(
         name=spec.name,
         kind=spec.kind,

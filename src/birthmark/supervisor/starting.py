@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from functools import partial
 from typing import Final
@@ -34,6 +35,9 @@ from birthmark.supervisor.running import LineWatch, Running
 
 RETRIED: Final = frozenset({"port", "registry", "look", "leftover", "system"})
 """Reasons for *blocked* that are looked at again by themselves: the world may change without us."""
+
+_PASSING: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What a spawn fails with for want of something that others may give back."""
 
 
 class Blocked(Exception):
@@ -123,8 +127,8 @@ def _spawn(house: House, spec: ServiceSpec, birth: BirthId, command: Command, jo
             leaders.add(child.pid)
     except (SupervisionError, OSError) as err:
         _close_record(house, birth, f"never born: {err}")
-        reason = "command" if isinstance(err, SpawnFailed) else "system"
-        raise Blocked(reason, str(err)) from err
+        ours = isinstance(err, SpawnFailed) and err.errno not in _PASSING
+        raise Blocked("command" if ours else "system", str(err)) from err
     running = Running(
         spec=spec,
         birth=birth,
