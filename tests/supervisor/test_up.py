@@ -27,7 +27,7 @@ from birthmark.config.model import (
 )
 from birthmark.core.identity import Proof, Verdict
 from birthmark.core.markers import ChildKind
-from birthmark.core.outcomes import ExitStatus, Receipt, Termination
+from birthmark.core.outcomes import ExitStatus, Found, MemberReceipt, Receipt, Termination
 from birthmark.core.policies import StopPolicy
 from birthmark.core.service import ServiceName
 from birthmark.core.states import Desired, Observed
@@ -42,6 +42,7 @@ from birthmark.errors import (
 from birthmark.registry.contract import BirthRecord, BirthState
 from birthmark.supervisor import reconciling, starting
 from birthmark.supervisor.clock import SystemClock
+from birthmark.supervisor.records import hide_secrets
 from birthmark.supervisor.running import Running
 from birthmark.supervisor.starting import start_birth
 from birthmark.supervisor.supervisor import Supervisor, _heard_or_not, own_identity
@@ -134,6 +135,31 @@ async def test_a_worker_in_a_session_of_its_own_may_hold_the_port() -> None:
         assert receipt is not None
         assert len(receipt.members) == 2
         assert receipt.notes == [f"port {port} is free again"]
+
+
+async def test_a_worker_that_shed_all_it_was_given_may_hold_the_port_while_it_descends_from_the_leader() -> (
+    None
+):
+    port = free_port()
+    shed = (
+        "import os, resource, sys\nif os.fork(): os.wait()\nos.setsid()\n"
+        "hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_RTTIME, (hard, hard))\n"
+        "os.execve(sys.executable, sys.argv[2:], {})"
+    )
+    spec = listener("one", port)
+    wrapped = service(
+        "one",
+        python(shed, "{port}", *spec.command),
+        port=port,
+        transport=Transport.HTTP,
+        ready=spec.ready,
+    )
+    async with household(wrapped) as house:
+        await house.seen(Observed.READY)
+        receipt = await house.supervisor.stop("one")
+        assert receipt is not None
+        assert [member.found for member in receipt.members] == [Found.LEADER, Found.DESCENDANT]
 
 
 async def test_a_port_is_picked_from_the_range_leased_and_kept_for_the_next_start() -> None:
@@ -346,6 +372,21 @@ async def test_no_secret_is_on_disk_in_a_status_or_in_what_is_said() -> None:
         assert secret not in json.dumps(receipt.to_dict())
         assert len(house.registry.services()) == 3
         assert not [content for content in files_below(house.installation.home) if secret.encode() in content]
+
+
+@pytest.mark.parametrize("secret", ["two\nlines", "tab\tand \udcff", "plain-hunter2"])
+def test_a_secret_is_hidden_as_command_lines_are_listed_and_cut(secret: str) -> None:
+    listed = {"two\nlines": "two\\x0alines", "tab\tand \udcff": "tab\\x09and \\xff"}.get(secret, secret)
+    spec = replace(service(command=("x", secret)), written=("x", "${TOKEN}"))
+    before = "x " + "a" * 4000 + " "
+    for command, shown in (
+        (f"x {listed} y", "x ${TOKEN} y"),
+        (before + listed[:6], before + "${TOKEN}"),
+        (before + "b" * 6, before + "b" * 6),
+    ):
+        member = MemberReceipt(pid=1, found=Found.LEADER, command=command)
+        hide_secrets(spec, Receipt(service="one", termination=Termination.EXITED, members=[member]))
+        assert member.command == shown
 
 
 # -- stop
