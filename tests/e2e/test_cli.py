@@ -7,14 +7,17 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
+import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from birthmark.interfaces.sockets import control_socket
-from tests.e2e.ups import DEAF, STDIO, WEB, free_port, up, wait_gone, write_services
+from tests.e2e.ups import DEAF, STDIO, WEB, WITHIN_S, free_port, up, wait_gone, write_services
 from tests.interfaces.running import Said, process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor's platform is Linux")
@@ -253,6 +256,31 @@ def test_paths_that_are_not_valid_unicode_work(tmp_path: Path) -> None:
         assert stopped.code == 0, stopped.err
         assert process("down", environ=environ).code == 0
         assert supervisor.wait() == 0
+
+
+def test_a_reader_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
+    file = write_services(tmp_path, {"echo": {"script": STDIO}})
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while os.write(writing, b"x" * 4096):
+            pass
+    os.set_blocking(writing, True)
+    words = [sys.executable, "-m", "birthmark", "up", "-f", str(file)]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=writing, start_new_session=True) as running:
+        os.close(writing)
+        try:
+            deadline = time.monotonic() + WITHIN_S
+            while (said := process("ps", "--json")).code or services_of(said)["echo"]["observed"] != "ready":
+                assert time.monotonic() < deadline, "the supervisor waits for its reader"
+            assert process("stop", "echo").code == 0
+            with open(reading, "rb") as reader:
+                running.terminate()
+                assert b"echo: ready" in (told := reader.read())
+            assert b"nothing was running" in told
+            assert running.wait(WITHIN_S) == 0
+        finally:
+            running.kill()
 
 
 def test_only_the_named_services_come_up(tmp_path: Path) -> None:

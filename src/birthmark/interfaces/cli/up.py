@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -17,6 +21,11 @@ from birthmark.interfaces.cli.configuring import allow_unset_option, load
 from birthmark.interfaces.cli.options import json_option
 from birthmark.interfaces.cli.render import one_line, print_json, receipt_lines
 from birthmark.interfaces.faces import Exit
+
+_WAITING: Final = 10_000
+"""So many lines are kept for a listener that does not take them."""
+
+_HEARD_WITHIN_S: Final = 5.0
 
 
 @click.command(
@@ -58,7 +67,19 @@ def up(
     # First of all: it replaces this process's image, and what was opened before would be lost.
     stamp = _stamp()
     speaker = Speaker(as_json)
-    config = load(files, allow_unset=allow_unset)
+    try:
+        return _up(list(services), load(files, allow_unset=allow_unset), stamp, trusted, speaker)
+    finally:
+        speaker.close()
+
+
+def _up(
+    services: Sequence[str],
+    config: Config,
+    stamp: ApiServerStamp | str,
+    trusted: bool,
+    speaker: Speaker,
+) -> int:
     installation = open_installation()
     _introduce(config, installation, stamp, speaker)
     _require_services(config, services)
@@ -66,7 +87,7 @@ def up(
 
     from birthmark.interfaces.cli.serving import serve
 
-    receipts = serve(config, list(services) or None, installation, stamp, say=speaker.say, tell=speaker.tell)
+    receipts = serve(config, services or None, installation, stamp, say=speaker.say, tell=speaker.tell)
     values = [each.to_dict() for each in receipts]
     speaker.tell({"receipts": values})
     for value in values:
@@ -80,27 +101,52 @@ def up(
 
 
 class Speaker:
-    """Where an `up` says things: words for people, and objects for programs. Never fails for want of a listener."""
+    """Where an `up` says things: words for people, and objects for programs. Never fails for want of a listener.
+
+    Nor does it wait for one: a thread writes, since a pager that is not read from, or a terminal held by ^S,
+    would hold up the supervisor. What nobody takes is kept, up to a bound, and dropped beyond it.
+    """
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
+        self._waiting: queue.Queue[Callable[[], None] | None] = queue.Queue(_WAITING)
+        self._thread = threading.Thread(target=self._run, name="birthmark-speaker", daemon=True)
+        self._thread.start()
 
     def say(self, line: str) -> None:
         """Say a line to a person."""
-        try:
-            click.echo(line, err=self._as_json)
-        except (OSError, ValueError):
-            pass  # the terminal has gone; the services have not
+        self._put(lambda: click.echo(line, err=self._as_json))
 
     def tell(self, value: object) -> None:
         """Tell a program, if one listens."""
-        if not self._as_json:
-            return
-        try:
-            print_json(value)
-            sys.stdout.flush()
-        except (OSError, ValueError):
-            pass
+        if self._as_json:
+            self._put(lambda: _print_now(value))
+
+    def flush(self) -> None:
+        """Wait until all has been said, for `_HEARD_WITHIN_S` at most."""
+        said = threading.Event()
+        self._put(said.set)
+        said.wait(_HEARD_WITHIN_S)
+
+    def close(self) -> None:
+        """Say what is left, for as long as `flush` waits, and nothing more."""
+        self._put(None)
+        self._thread.join(_HEARD_WITHIN_S)
+
+    def _put(self, saying: Callable[[], None] | None) -> None:
+        with suppress(queue.Full):
+            self._waiting.put_nowait(saying)
+
+    def _run(self) -> None:
+        while (saying := self._waiting.get()) is not None:
+            # The terminal may have gone; the services have not.
+            with suppress(OSError, ValueError):
+                saying()
+
+
+def _print_now(value: object) -> None:
+    print_json(value)
+    sys.stdout.flush()
 
 
 def _stamp() -> ApiServerStamp | str:
@@ -154,6 +200,7 @@ def _require_trust(config: Config, installation: Installation, trusted: bool, sp
             require_trust(config, installation.home)
             return
         except NotTrusted as refusal:
+            speaker.flush()
             if not (sys.stdin.isatty() and sys.stderr.isatty()) or not _says_yes(refusal):
                 raise
     granted = grant_trust(config, installation.home)
