@@ -54,17 +54,48 @@ class Papers:
             },
         )
 
-    def born(self, identity: Identity) -> None:
-        """Write down who it became."""
-        self._create(IDENTITY, {"identity": identity.to_dict()})
+    def born(self, identity: Identity, *, keeper: Identity | None = None) -> None:
+        """Write down who it became, and who stands by it where somebody does."""
+        record: dict[str, object] = {"identity": identity.to_dict()}
+        if keeper is not None:
+            record["keeper"] = keeper.to_dict()
+        self._create(IDENTITY, record)
 
     def never_born(self, why: str) -> None:
         """Write down that the spawn failed, so that nobody looks for it."""
         self._create(EXIT, {"exit": ExitStatus().to_dict(), "why": why, "born": False, "survivors": []})
 
-    def ended(self, status: ExitStatus, *, why: str, survivors: list[int]) -> None:
-        """Write down how it ended, and which of its processes were still there when we gave up on them."""
-        self._create(EXIT, {"exit": status.to_dict(), "why": why, "born": True, "survivors": survivors})
+    def ended(
+        self,
+        status: ExitStatus,
+        *,
+        why: str,
+        survivors: list[int],
+        exited_at: float | None = None,
+        receipt: dict[str, object] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Write down how it ended, and which of its processes were still there when we gave up on them.
+
+        Args:
+            status: How the leader ended.
+            why: What ended it, for people.
+            survivors: Pids.
+            exited_at: When the leader ended, in seconds since 1970; None: not seen.
+            receipt: What was done to each member, as values; None: nobody was signalled.
+            by: Who writes this, where it is not whoever spawned.
+
+        Raises:
+            FileExistsError: It has been written down already; the first record stands.
+        """
+        record: dict[str, object] = {
+            "exit": status.to_dict(),
+            "why": why,
+            "born": True,
+            "survivors": survivors,
+        }
+        more = {"exited_at": exited_at, "receipt": receipt, "by": by}
+        self._create(EXIT, record | {name: value for name, value in more.items() if value is not None})
 
     def _create(self, name: str, record: dict[str, object]) -> None:
         """Write the file whole or not at all: under another name first, then linked, which refuses to replace."""
@@ -79,3 +110,12 @@ class Papers:
             os.link(draft, self.folder / name)
         finally:
             os.unlink(draft)
+
+
+def exit_of(births: Path, birth: str) -> ExitStatus | None:
+    """Return how a birth ended, as its exit record says; None when there is none that can be read."""
+    try:
+        record = json.loads((births / birth / EXIT).read_bytes())["exit"]
+        return ExitStatus(record["code"], record["signal"], record["core_dumped"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,114 @@
+"""What is asked of a keeper, between values and messages: the launch, and how its set may be ended."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from birthmark.core.policies import DeathPolicy, StopPolicy
+from birthmark.platforms.launch import Launch, Session
+
+_TEXT: Final = "utf-8"  # not the locale's: owner and keeper may have different ones
+_RAW: Final = "surrogateescape"
+
+
+def pack(launch: Launch) -> tuple[dict[str, Any], list[int], list[int]]:
+    """Return a launch as JSON values, the child's descriptor numbers, and our descriptors that become those.
+
+    Nothing is left to the place where it is carried out: without a working directory it is ours. The parent's
+    death is not the asker's choice; a keeper's child dies with its keeper.
+    """
+    values: dict[str, Any] = {
+        "path": _text(launch.path),
+        "argv": [_text(word) for word in launch.argv],
+        "env": [_text(entry) for entry in launch.env],
+        "cwd": _text(os.getcwdb() if launch.cwd is None else launch.cwd),
+        "session": int(launch.session),
+        "umask": launch.umask,
+        "uid": launch.uid,
+        "gid": launch.gid,
+        "groups": None if launch.groups is None else list(launch.groups),
+        "limits": [list(limit) for limit in launch.limits],
+    }
+    return (
+        values,
+        [theirs for _, theirs in launch.descriptors],
+        [ours for ours, _ in launch.descriptors],
+    )
+
+
+def unpack(values: dict[str, Any], targets: list[int], descriptors: list[int], parent_death: int) -> Launch:
+    """Return the launch that was packed, with the descriptors as they arrived.
+
+    Raises:
+        ValueError: It is none; what is wrong is said.
+    """
+    if len(targets) != len(descriptors):
+        raise ValueError(f"{len(descriptors)} descriptors came for {len(targets)} numbers")
+    try:
+        return Launch(
+            path=_bytes(values["path"]),
+            argv=tuple(map(_bytes, values["argv"])),
+            env=tuple(map(_bytes, values["env"])),
+            cwd=_bytes(values["cwd"]),
+            descriptors=tuple(zip(descriptors, targets, strict=True)),
+            parent_death=parent_death,
+            session=Session(values["session"]),
+            umask=values["umask"],
+            uid=values["uid"],
+            gid=values["gid"],
+            groups=None if values["groups"] is None else tuple(values["groups"]),
+            limits=tuple((number, soft, hard) for number, soft, hard in values["limits"]),
+        )
+    except (KeyError, TypeError, AttributeError) as err:
+        raise ValueError(f"no launch: {err!r}") from err
+
+
+def pack_stop(policy: StopPolicy) -> dict[str, Any]:
+    """Return a stop policy as JSON values."""
+    return {
+        "term_grace_s": policy.term_grace_s,
+        "settle_s": policy.settle_s,
+        "stop_signal": int(policy.stop_signal),
+    }
+
+
+def unpack_stop(values: dict[str, Any]) -> StopPolicy:
+    """Return the stop policy; what is missing has its default.
+
+    Raises:
+        ValueError: It is none.
+    """
+    known = {name: values[name] for name in ("term_grace_s", "settle_s", "stop_signal") if name in values}
+    try:
+        return StopPolicy(**known)
+    except TypeError as err:
+        raise ValueError(f"no stop policy: {values!r}") from err
+
+
+def pack_death(policy: DeathPolicy) -> dict[str, Any]:
+    """Return a death policy as JSON values."""
+    return {"policy": "outlive" if policy.outlive else "stop", "for_s": policy.for_s}
+
+
+def unpack_death(values: dict[str, Any]) -> DeathPolicy:
+    """Return the death policy. A word that is not known (a newer owner's) is no policy.
+
+    Raises:
+        ValueError: It is none.
+    """
+    word = values.get("policy", "stop")
+    if word not in ("stop", "outlive"):
+        raise ValueError(f"no death policy: {word!r}")
+    try:
+        return DeathPolicy(outlive=word == "outlive", for_s=values.get("for_s"))
+    except TypeError as err:
+        raise ValueError(f"no death policy: {values!r}") from err
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(_TEXT, _RAW)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(_TEXT, _RAW)
