@@ -263,7 +263,11 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
         OSError: The connection broke.
     """
     room = socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
-    body, rights, flags, _ = connection.recvmsg(PACKET_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    try:
+        body, rights, flags, _ = connection.recvmsg(PACKET_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        # The other end went with something of ours unread. That is told once, and before what it said last.
+        body, rights, flags, _ = connection.recvmsg(PACKET_BYTES, room, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, data in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
