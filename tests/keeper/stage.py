@@ -73,7 +73,11 @@ try:
         stop=StopPolicy(term_grace_s=order["grace_s"], settle_s=5.0),
         death=DeathPolicy(**order["death"]), epoch=order["epoch"])
     os.close(order["lifeline"])
-    tell(born=kept.identity.to_dict(), keeper=kept.keeper_identity.pid, proven=kept.proven)
+    fork = os.fork() if order["fork"] else 0
+    if order["fork"] and not fork:
+        sys.stdin.buffer.readline()
+        os._exit(0)
+    tell(born=kept.identity.to_dict(), keeper=kept.keeper_identity.pid, proven=kept.proven, fork=fork)
 except LaunchFailed as err:
     os.close(order["lifeline"])
     tell(not_born=str(err))
@@ -218,6 +222,7 @@ def stage(
     outlive: bool = False,
     for_s: float | None = None,
     epoch: int = 1,
+    fork_first: bool = False,
 ) -> Iterator[Stage]:
     """Start an owner and its nursery; each `say()` is one step: the birth, then the stop.
 
@@ -244,7 +249,7 @@ def stage(
             "birth": birth, "installation": installation.id, "script": script, "grace_s": grace_s,
             "run": str(installation.run), "births": str(installation.births), "lifeline": theirs,
             "death": {"outlive": outlive, "for_s": for_s}, "epoch": epoch, "within_s": WITHIN_S,
-            "started": str(folder / f"started-{birth}"),
+            "fork": fork_first, "started": str(folder / f"started-{birth}"),
         }  # fmt: skip
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()

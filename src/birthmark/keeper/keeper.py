@@ -182,7 +182,10 @@ class Keeper:
     def _owner_has_gone(self) -> bool:
         for fd, what in self._poller.poll(0):
             if fd in self._lines:
-                self._early += self._lines.hear(fd, what)
+                line, heard, over = self._lines.hear(fd, what)
+                self._early += [(line, message) for message in heard]
+                if over:
+                    self._lines.drop(line)
         return self._lines.controller is None
 
     def _written_down(self) -> Identity:
@@ -295,8 +298,11 @@ class Keeper:
             elif fd == self._lines.listener_fd:
                 self._lines.accept()
             elif fd in self._lines:  # one of this round may have ended another
-                for line, message in self._lines.hear(fd, what):
+                line, heard, over = self._lines.hear(fd, what)
+                for message in heard:
                     self._answer(line, message)
+                if over:
+                    self._lines.drop(line)
 
     # -- orders -----------------------------------------------------------------
 

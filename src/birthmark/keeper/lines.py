@@ -90,42 +90,37 @@ class Lines:
         self._add(Line(connection))
         others = [line for line in self._by_fd.values() if line is not self.controller]
         if len(others) > AT_MOST:
-            self._drop(others[0])
+            self.drop(others[0])
 
-    def hear(self, fd: int, what: int) -> list[tuple[Line, Message]]:
-        """Read what has come on one of our descriptors; drop the line when it has ended."""
+    def hear(self, fd: int, what: int) -> tuple[Line, list[Message], bool]:
+        """Read what has come on one of our descriptors.
+
+        Returns:
+            Whose line it is, what it says, and whether it has ended; then it is the caller's to drop it, once
+            all it said has been answered, since its last words are still those of whoever controls.
+        """
         line = self._by_fd[fd]
-        if line.holder is not None and fd == line.holder.fd:
-            # What it said before it died is not lost.
-            heard = self._read(line)
-            self._drop(line)
-            return heard
-        heard = self._read(line)
-        if what & _HANG_UP:
-            self._drop(line)
-        return heard
-
-    def _read(self, line: Line) -> list[tuple[Line, Message]]:
-        heard: list[tuple[Line, Message]] = []
-        while len(heard) < AT_MOST:
+        heard: list[Message] = []
+        # The death of its process ends a line also where a fork of it still holds the socket.
+        over = bool(what & _HANG_UP) or (line.holder is not None and fd == line.holder.fd)
+        while True:
             try:
                 found = protocol.receive(line.connection)
             except BlockingIOError:
-                return heard
+                return line, heard, over
             except BadMessage as err:
                 line.tell(Refused(str(err)))
-                self._drop(line)
-                return heard
+                return line, heard, True
             except OSError:
                 found = None
             if found is None:
-                self._drop(line)
-                return heard
+                return line, heard, True
             message, descriptors = found
             for each in descriptors:
                 os.close(each)  # nothing we understand brings any
-            heard.append((line, message))
-        return heard
+            heard.append(message)
+            if len(heard) == AT_MOST and not over:
+                return line, heard, False  # the rest in its turn
 
     def take_control(self, line: Line, epoch: int) -> str:
         """Let a line control; returns why not, empty when it does."""
@@ -135,7 +130,7 @@ class Lines:
             if epoch == self.epoch:
                 return f"another connection of epoch {epoch} controls"
             self.controller.tell(Superseded(epoch))
-            self._drop(self.controller)
+            self.drop(self.controller)
         self.epoch = line.epoch = epoch
         self.controller = line
         return ""
@@ -152,7 +147,7 @@ class Lines:
     def close(self) -> None:
         """Let go of all of them."""
         for line in list(self._by_fd.values()):
-            self._drop(line)
+            self.drop(line)
         self._listener.close()
 
     def _add(self, line: Line) -> None:
@@ -162,7 +157,8 @@ class Lines:
             self._by_fd[line.holder.fd] = line
             self._poller.register(line.holder.fd, select.POLLIN)
 
-    def _drop(self, line: Line) -> None:
+    def drop(self, line: Line) -> None:
+        """Close a line. Dropping twice is harmless."""
         for fd in [fd for fd, found in self._by_fd.items() if found is line]:
             del self._by_fd[fd]
             self._poller.unregister(fd)
