@@ -78,7 +78,12 @@ class Yard:
         return Nursery(run=self.installation.run, births=self.installation.births)
 
     def bear(
-        self, script: str, *, birth: BirthId | None = None, words: tuple[str, ...] | None = None, **options: Any
+        self,
+        script: str,
+        *,
+        birth: BirthId | None = None,
+        words: tuple[str, ...] | None = None,
+        **options: Any,
     ) -> tuple[Kept, Lifeline]:
         """Have a Python script born under a keeper, or `words` as they are."""
         birth = new_birth() if birth is None else birth

@@ -256,9 +256,7 @@ def stage(
         word, rest = _line(process.stdout, b"", WITHIN_S)
         assert word is not None, "the owner did not start its nursery"
         nursery = load().pin(word["nursery"])
-        found = Stage(
-            installation, birth, process, folder / f"started-{birth}", ours, owner, nursery, rest
-        )
+        found = Stage(installation, birth, process, folder / f"started-{birth}", ours, owner, nursery, rest)
         yield found
     finally:
         kill(owner)

@@ -123,14 +123,18 @@ def test_a_birth_has_papers_once(home: Yard) -> None:
         home.bear("stay()", birth=kept.birth)
 
 
-def test_an_environment_larger_than_a_packet_reaches_the_child(home: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_larger_than_a_packet_reaches_the_child(
+    home: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(4):
         monkeypatch.setenv(f"BIG_{number}", "x" * 100_000)
     _, line = home.bear("say(sum(len(os.environ[f'BIG_{n}']) for n in range(4))); stay()")
     assert line.hear() == 400_000
 
 
-def test_the_child_starts_in_our_working_directory(home: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_child_starts_in_our_working_directory(
+    home: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     _, line = home.bear("say(os.getcwd())")
     assert line.hear() == str(tmp_path)
@@ -522,7 +526,17 @@ def test_nursery_and_keeper_load_no_event_loop_and_nothing_heavy() -> None:
         timeout=20,
         check=True,
     )
-    heavy = {"asyncio", "anyio", "msgspec", "click", "sqlite3", "platformdirs", "logging", "subprocess", "ssl"}
+    heavy = {
+        "asyncio",
+        "anyio",
+        "msgspec",
+        "click",
+        "sqlite3",
+        "platformdirs",
+        "logging",
+        "subprocess",
+        "ssl",
+    }
     assert set(done.stdout.split()) & heavy == set()
 
 

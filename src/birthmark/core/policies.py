@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from typing import Final
+
+_SIGNALS: Final = frozenset(signal.valid_signals())
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class StopPolicy:
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} is {value!r}; seconds of zero or more are expected")
-        if self.stop_signal not in signal.valid_signals():
+        if self.stop_signal not in _SIGNALS:
             raise ValueError(f"{self.stop_signal!r} is not a signal")
 
     def steps(self, *, stdin_held: bool) -> tuple[Step, ...]:

@@ -19,7 +19,6 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from birthmark.children.proving import prove
@@ -35,6 +34,7 @@ from birthmark.keeper.lines import Line, Lines
 from birthmark.keeper.order import unpack, unpack_death, unpack_stop
 from birthmark.keeper.papers import Papers
 from birthmark.keeper.protocol import (
+    BadMessage,
     Birth,
     Born,
     Dying,
@@ -85,7 +85,13 @@ class Keeper:
     """Stands by one birth. Runs in a process of its own, which `stand` ends with."""
 
     def __init__(
-        self, order: Birth, first: socket.socket, descriptors: list[int], inbox: Inbox, ledger: Ledger
+        self,
+        order: Birth,
+        first: socket.socket,
+        packed: bytes,
+        descriptors: list[int],
+        inbox: Inbox,
+        ledger: Ledger,
     ) -> None:
         """Take over what came with the order.
 
@@ -99,8 +105,8 @@ class Keeper:
         self._ledger = ledger
         self._policy: StopPolicy = unpack_stop(order.stop)
         self._death: DeathPolicy = unpack_death(order.death)
-        self._launch = unpack(order.launch, order.targets, descriptors, parent_death=KILL)
-        self._papers = Papers(Path(order.births), birth_id(order.birth))
+        self._launch = unpack(packed, order.targets, descriptors, parent_death=KILL)
+        self._papers = Papers(order.births, birth_id(order.birth))
         self._poller = select.poll()
         self._poller.register(inbox.fd, select.POLLIN)
         self._why = ""
@@ -132,7 +138,7 @@ class Keeper:
             return self._end()
         finally:
             with suppress(OSError):
-                os.unlink(os.path.join(self._order.run, protocol.name_of(self._order.birth)))
+                os.unlink(f"{self._order.run}/{protocol.name_of(self._order.birth)}")
 
     # -- birth ------------------------------------------------------------------
 
@@ -411,18 +417,26 @@ def _identity_of_this_process() -> Identity:
         return sighting.identity()
 
 
-def keep(order: Birth, first: socket.socket, descriptors: list[int], inbox: Inbox, ledger: Ledger) -> int:
+def keep(body: bytes, descriptors: list[int], inbox: Inbox, ledger: Ledger) -> int:
     """Be the keeper of one birth, from the fork to the end; returns the exit code.
 
     Closes every descriptor that is not its own: a socket of the nursery kept open here would hide an
     end-of-file from whoever waits for it.
     """
-    _close_all_but({0, 1, 2, inbox.fd, ledger.fd, first.fileno(), *descriptors})
+    _close_all_but({0, 1, 2, inbox.fd, ledger.fd, *descriptors})
+    first = socket.socket(fileno=descriptors[0])
+    order: protocol.Message | None = None
     try:
-        keeper = Keeper(order, first, descriptors, inbox, ledger)
-    except ValueError as err:
-        with suppress(OSError):
-            Papers(Path(order.births), birth_id(order.birth)).never_born(str(err))
+        order = protocol.decode(body)
+        if not isinstance(order, Birth):
+            raise BadMessage(f"no birth: {type(order).__name__}")
+        packed = protocol.read_whole(descriptors[1])
+        os.close(descriptors[1])
+        keeper = Keeper(order, first, packed, descriptors[2:], inbox, ledger)
+    except (ValueError, IndexError, BadMessage) as err:
+        if isinstance(order, Birth):
+            with suppress(OSError, ValueError):
+                Papers(order.births, birth_id(order.birth)).never_born(str(err))
         with suppress(OSError):
             protocol.send(first, NotBorn(errno.EINVAL, Step.SPAWN, str(err)))
         return 0

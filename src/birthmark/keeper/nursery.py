@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from birthmark.core.markers import is_tag, tag_of
@@ -50,35 +49,25 @@ _REMEMBERED: Final = 100
 """Ends of what fell to us that are remembered, until it is known that their keeper was lost."""
 
 
-class _Kept:
-    """A keeper, as its nursery knows it."""
-
-    __slots__ = ("birth", "births", "ledger", "policy", "run", "tag")
-
-    def __init__(self, order: Birth, ledger: Ledger, policy: StopPolicy) -> None:
-        self.birth, self.births, self.run = order.birth, order.births, order.run
-        self.ledger, self.policy = ledger, policy
-        self.tag = tag_of(birth_id(order.birth))
-
-
 class _Loss:
     """A keeper that ended without its set, and what has become of that so far."""
 
-    __slots__ = ("keeper", "kept", "kill_at", "leader", "settled_at", "status")
+    __slots__ = ("keeper", "kill_at", "leader", "order", "policy", "settled_at", "status", "tag")
 
-    def __init__(self, keeper: int, kept: _Kept, now: float) -> None:
-        self.keeper, self.kept = keeper, kept
-        self.leader = kept.ledger.read()
+    def __init__(self, keeper: int, order: Birth, leader: int, now: float) -> None:
+        self.keeper, self.order, self.leader = keeper, order, leader
+        self.policy: StopPolicy = unpack_stop(order.stop)
+        self.tag = tag_of(birth_id(order.birth))
         self.status: ExitStatus | None = None
-        self.kill_at = now + kept.policy.term_grace_s
-        self.settled_at = self.kill_at + kept.policy.settle_s
+        self.kill_at = now + self.policy.term_grace_s
+        self.settled_at = self.kill_at + self.policy.settle_s
 
     def take(self, pid: int, tag: int | None, status: ExitStatus) -> None:
         """Look whether somebody who has ended was this birth's leader, and remember how it ended."""
-        if self.status is not None or (tag is not None and is_tag(tag) and tag != self.kept.tag):
+        if self.status is not None or (tag is not None and is_tag(tag) and tag != self.tag):
             return
         # A keeper killed within the microseconds of its child's birth has not told the number.
-        if pid == self.leader or (not self.leader and tag == self.kept.tag):
+        if pid == self.leader or (not self.leader and tag == self.tag):
             self.status = status
 
 
@@ -102,7 +91,8 @@ class Nursery:
         self._owner = owner
         self._inbox = inbox
         self._book = Book()
-        self._keepers: dict[int, _Kept] = {}
+        self._keepers: dict[int, tuple[bytes, Ledger]] = {}
+        """By pid: the order as it came, and the slot in the book."""
         self._lost: list[_Loss] = []
         self._leftovers = _Leftovers(self._keepers)
         self._fallen: list[tuple[int, int | None, ExitStatus]] = []
@@ -152,7 +142,7 @@ class Nursery:
             if self._channel is None:
                 return
             try:
-                found = protocol.receive(self._channel)
+                found = protocol.receive_body(self._channel)
             except BlockingIOError:
                 return
             except BadMessage as err:
@@ -164,46 +154,41 @@ class Nursery:
             if found is None:
                 self._owner_gone()
                 return
-            message, descriptors = found
-            if isinstance(message, Birth) and descriptors:
-                self._fork_keeper(message, descriptors)
-            else:
-                for fd in descriptors:
-                    os.close(fd)
+            self._fork_keeper(*found)
 
-    def _fork_keeper(self, order: Birth, descriptors: list[int]) -> None:
-        first = socket.socket(fileno=descriptors.pop(0))
+    def _fork_keeper(self, body: bytes, descriptors: list[int]) -> None:
+        if not descriptors:
+            return
         ledger = self._book.open()
         try:
             if self._closing:
                 raise OSError(errno.ESHUTDOWN, "the nursery takes no more births")
-            kept = _Kept(order, ledger, unpack_stop(order.stop))
             pid = os.fork()
-        except (OSError, ValueError) as err:
+        except OSError as err:
             self._book.close(ledger)
-            self._refuse(order, first, err)
+            self._refuse(body, descriptors[0], err)
         else:
             if pid == 0:
                 code = 70
                 try:
-                    code = keep(order, first, descriptors, self._inbox, ledger)
+                    code = keep(body, descriptors, self._inbox, ledger)
                 finally:
                     # Never back into the nursery's loop, whatever happened.
                     os._exit(code)
-            self._keepers[pid] = kept
-        finally:
-            # Or end-of-file would never come to whoever waits at the other end.
-            first.close()
-            for fd in descriptors:
-                os.close(fd)
+            self._keepers[pid] = (body, ledger)
+        # Or end-of-file would never come to whoever waits at the other end.
+        for fd in descriptors:
+            os.close(fd)
 
-    def _refuse(self, order: Birth, first: socket.socket, err: OSError | ValueError) -> None:
-        number = err.errno if isinstance(err, OSError) and err.errno else errno.EINVAL
-        with suppress(OSError, ValueError):
-            Papers(Path(order.births), birth_id(order.birth)).never_born(str(err))
+    def _refuse(self, body: bytes, first: int, err: OSError) -> None:
+        with suppress(OSError, ValueError, BadMessage):
+            order = protocol.decode(body)
+            if isinstance(order, Birth):
+                Papers(order.births, birth_id(order.birth)).never_born(str(err))
         with suppress(OSError):
-            first.setblocking(False)
-            protocol.send(first, NotBorn(number, Step.SPAWN, str(err)))
+            # Born yesterday, its buffer is empty: this cannot block.
+            with socket.socket(fileno=os.dup(first)) as connection:
+                protocol.send(connection, NotBorn(err.errno or errno.EAGAIN, Step.SPAWN, str(err)))
 
     # -- ends -------------------------------------------------------------------
 
@@ -219,16 +204,23 @@ class Nursery:
 
     def _keeper_ended(self, pid: int) -> None:
         status = reap(pid)
-        kept = self._keepers.pop(pid)
+        body, ledger = self._keepers.pop(pid)
+        leader = ledger.read()
+        self._book.close(ledger)
         if status == ExitStatus(code=0):
-            self._book.close(kept.ledger)
             return
-        # Its children fell to us before it could be reaped.
-        loss = _Loss(pid, kept, time.monotonic())
+        try:
+            order = protocol.decode(body)
+            assert isinstance(order, Birth)
+            # Its children fell to us before it could be reaped.
+            loss = _Loss(pid, order, leader, time.monotonic())
+        except (BadMessage, AssertionError, ValueError) as err:
+            sys.stderr.write(f"the keeper {pid} of no birth was lost: {status}; {err}\n")
+            return
         for fallen in self._fallen:
             loss.take(*fallen)
         self._lost.append(loss)
-        sys.stderr.write(f"the keeper {pid} of birth {kept.birth} was lost: {status}\n")
+        sys.stderr.write(f"the keeper {pid} of birth {order.birth} was lost: {status}\n")
 
     def _fallen_ended(self, pid: int) -> None:
         tag = read_tag(pid)  # unreaped, it has one still
@@ -249,7 +241,7 @@ class Nursery:
             self._lost.clear()
             self._leftovers = _Leftovers(self._keepers)
             return
-        stop_signals = {loss.kept.policy.stop_signal for loss in self._lost}
+        stop_signals = {loss.policy.stop_signal for loss in self._lost}
         self._leftovers.send(stop_signals.pop() if len(stop_signals) == 1 else signal.SIGTERM)
         if any(now >= loss.kill_at for loss in self._lost):
             self._leftovers.send(KILL, again=True, only=lambda pid: now >= self._kill_at(pid))
@@ -266,15 +258,15 @@ class Nursery:
     def _kill_at(self, pid: int) -> float:
         """Return when a leftover's grace is over: its own birth's if it carries its tag, else the first to end."""
         tag = read_tag(pid)
-        own = [loss.kill_at for loss in self._lost if loss.kept.tag == tag]
+        own = [loss.kill_at for loss in self._lost if loss.tag == tag]
         return min(own or [loss.kill_at for loss in self._lost])
 
     def _record(self, loss: _Loss, survivors: list[int]) -> None:
         """Write down how a lost birth ended, unless its keeper had done so; tell the owner."""
-        kept = loss.kept
-        births, birth = Path(kept.births), birth_id(kept.birth)
+        order = loss.order
+        births, birth = order.births, birth_id(order.birth)
         began = self._leftovers.began is not None
-        receipt = self._leftovers.receipt(kept.birth, empty=not survivors).to_dict() if began else None
+        receipt = self._leftovers.receipt(order.service, empty=not survivors).to_dict() if began else None
         with suppress(OSError):
             Papers(births, birth).ended(
                 loss.status or ExitStatus(),
@@ -286,13 +278,12 @@ class Nursery:
             )
         status = exit_of(births, birth) or loss.status or ExitStatus()
         with suppress(OSError):
-            os.unlink(os.path.join(kept.run, protocol.name_of(kept.birth)))
-        self._book.close(kept.ledger)
+            os.unlink(f"{order.run}/{protocol.name_of(birth)}")
         if self._channel is not None:
             with suppress(OSError):
                 protocol.send(
                     self._channel,
-                    Lost(kept.birth, loss.keeper, status.code, status.signal, status.core_dumped, survivors),
+                    Lost(birth, loss.keeper, status.code, status.signal, status.core_dumped, survivors),
                 )
 
     def _patience_ms(self) -> int | None:
@@ -321,6 +312,8 @@ def main(words: list[str]) -> None:
         owner.close()
         owner = None
     nursery = Nursery(channel, owner, inbox)
+    # What is found out once is found out here, for all keepers.
+    load().capabilities()
     # What a keeper shares with us is what neither of us writes to; a collection would touch every object.
     gc.collect()
     gc.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any, Final
 
@@ -12,8 +13,14 @@ _TEXT: Final = "utf-8"  # not the locale's: owner and keeper may have different 
 _RAW: Final = "surrogateescape"
 
 
-def pack(launch: Launch) -> tuple[dict[str, Any], list[int], list[int]]:
-    """Return a launch as JSON values, the child's descriptor numbers, and our descriptors that become those.
+def pack(
+    launch: Launch, *, limits: tuple[tuple[int, int, int], ...] = ()
+) -> tuple[bytes, list[int], list[int]]:
+    """Return a launch as JSON, the child's descriptor numbers, and our descriptors that become those.
+
+    Args:
+        launch: What the kernel is to take.
+        limits: More limits, which outrank the launch's own.
 
     Nothing is left to the place where it is carried out: without a working directory it is ours. The parent's
     death is not the asker's choice; a keeper's child dies with its keeper.
@@ -28,16 +35,19 @@ def pack(launch: Launch) -> tuple[dict[str, Any], list[int], list[int]]:
         "uid": launch.uid,
         "gid": launch.gid,
         "groups": None if launch.groups is None else list(launch.groups),
-        "limits": [list(limit) for limit in launch.limits],
+        "limits": [
+            *(limit for limit in launch.limits if limit[0] not in {each[0] for each in limits}),
+            *limits,
+        ],
     }
     return (
-        values,
+        json.dumps(values).encode("ascii"),
         [theirs for _, theirs in launch.descriptors],
         [ours for ours, _ in launch.descriptors],
     )
 
 
-def unpack(values: dict[str, Any], targets: list[int], descriptors: list[int], parent_death: int) -> Launch:
+def unpack(packed: bytes, targets: list[int], descriptors: list[int], parent_death: int) -> Launch:
     """Return the launch that was packed, with the descriptors as they arrived.
 
     Raises:
@@ -45,6 +55,7 @@ def unpack(values: dict[str, Any], targets: list[int], descriptors: list[int], p
     """
     if len(targets) != len(descriptors):
         raise ValueError(f"{len(descriptors)} descriptors came for {len(targets)} numbers")
+    values = json.loads(packed)
     try:
         return Launch(
             path=_bytes(values["path"]),

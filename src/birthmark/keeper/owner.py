@@ -297,8 +297,7 @@ class Nursery:
         Papers(self._births, birth).intend(
             installation=installation, kind=kind, service=service, program=os.fsdecode(request.path), by=by
         )
-        values, targets, descriptors = pack(request)
-        values["limits"].append([TAG_RESOURCE, tag_of(birth), KEEP_HARD])
+        packed, targets, descriptors = pack(request, limits=((TAG_RESOURCE, tag_of(birth), KEEP_HARD),))
         ours, theirs = protocol.pair()
         try:
             with theirs:
@@ -307,7 +306,6 @@ class Nursery:
                     installation=installation,
                     kind=kind.value,
                     service=str(service),
-                    launch=values,
                     targets=targets,
                     stop=pack_stop(StopPolicy() if stop is None else stop),
                     death=pack_death(DeathPolicy() if death is None else death),
@@ -315,7 +313,11 @@ class Nursery:
                     run=str(self._run),
                     births=str(self._births),
                 )
-                self._send(order, [theirs.fileno(), *descriptors], within_s)
+                bulk = protocol.memory_file(packed)
+                try:
+                    self._send(order, [theirs.fileno(), bulk, *descriptors], within_s)
+                finally:
+                    os.close(bulk)
             found = _first_word(ours, within_s)
             if found is None:
                 raise WorkerLost(f"nursery or keeper of birth {birth}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
 from typing import Final
 
 from birthmark.core.identity import Identity
@@ -28,9 +27,10 @@ VERSION: Final = 1
 class Papers:
     """The papers of one birth, being written. Every method raises OSError when the disk refuses."""
 
-    def __init__(self, births: Path, birth: BirthId) -> None:
+    def __init__(self, births: str | os.PathLike[str], birth: BirthId) -> None:
         """Name the place; nothing is made yet. `births` is the installation's folder of papers."""
-        self.folder = births / birth
+        # Text, since a keeper does without what a Path brings along.
+        self._folder = f"{os.fspath(births)}/{birth}"
         self.birth = birth
 
     def intend(
@@ -41,7 +41,7 @@ class Papers:
         Raises:
             FileExistsError: The birth has papers already.
         """
-        self.folder.mkdir(mode=0o700)
+        os.mkdir(self._folder, mode=0o700)
         self._create(
             INTENT,
             {
@@ -100,22 +100,23 @@ class Papers:
     def _create(self, name: str, record: dict[str, object]) -> None:
         """Write the file whole or not at all: under another name first, then linked, which refuses to replace."""
         record = {"version": VERSION, "birth": self.birth, "at": round(time.time(), 3), **record}
-        draft = self.folder / f".{name}.{os.getpid()}"
+        draft = f"{self._folder}/.{name}.{os.getpid()}"
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             try:
                 os.write(fd, json.dumps(record, ensure_ascii=True).encode() + b"\n")
             finally:
                 os.close(fd)
-            os.link(draft, self.folder / name)
+            os.link(draft, f"{self._folder}/{name}")
         finally:
             os.unlink(draft)
 
 
-def exit_of(births: Path, birth: str) -> ExitStatus | None:
+def exit_of(births: str | os.PathLike[str], birth: str) -> ExitStatus | None:
     """Return how a birth ended, as its exit record says; None when there is none that can be read."""
     try:
-        record = json.loads((births / birth / EXIT).read_bytes())["exit"]
+        with open(f"{os.fspath(births)}/{birth}/{EXIT}", "rb") as file:
+            record = json.loads(file.read())["exit"]
         return ExitStatus(record["code"], record["signal"], record["core_dumped"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -31,6 +31,7 @@ PACKET_BYTES: Final = 48 * 1024
 DESCRIPTORS: Final = 200
 """At most with one message; the kernel takes 253. Source: unix(7), SCM_RIGHTS."""
 
+_RIGHTS_BYTES: Final = socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
 _UCRED: Final = struct.Struct("3i")
 _BODY_BYTES: Final = 64 * 1024 * 1024
 
@@ -42,15 +43,15 @@ class BadMessage(Exception):
 class Birth(NamedTuple):
     """Have a keeper forked that gives birth to one child.
 
-    Its descriptors: the keeper's end of the controlling connection, then the child's, in the order of
-    `targets`, their numbers in the child. `launch` holds the rest of what the kernel takes.
+    Its descriptors: the keeper's end of the controlling connection, a memory file with what the kernel takes
+    (`order.pack`), then the child's, in the order of `targets`, their numbers in the child. The nursery reads
+    none of it unless the keeper is lost: what it writes to between two forks, it no longer shares with keepers.
     """
 
     birth: str
     installation: str
     kind: str
     service: str
-    launch: dict[str, Any]  # JSON: texts, numbers and lists of them
     targets: list[int]
     stop: dict[str, Any]  # JSON: numbers
     death: dict[str, Any]  # JSON: a text and a number
@@ -236,14 +237,24 @@ def send(connection: socket.socket, message: Message, descriptors: list[int] | N
     if len(body) <= PACKET_BYTES:
         _send(connection, body, beside)
         return
-    bulk = os.memfd_create("birthmark-message", os.MFD_CLOEXEC)
+    bulk = memory_file(body)
     try:
-        view = memoryview(body)
-        while view:
-            view = view[os.write(bulk, view) :]
         _send(connection, b"", [bulk, *beside])
     finally:
         os.close(bulk)
+
+
+def memory_file(content: bytes) -> int:
+    """Return a descriptor of the caller's on a file that is in memory only. Source: memfd_create(2)."""
+    fd = os.memfd_create("birthmark", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _send(connection: socket.socket, body: bytes, descriptors: list[int]) -> None:
@@ -262,28 +273,17 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
         BadMessage: Something else came; its descriptors have been closed.
         OSError: The connection broke.
     """
-    room = socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
-    try:
-        body, rights, flags, _ = connection.recvmsg(PACKET_BYTES, room, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:
-        # The other end went with something of ours unread. That is told once, and before what it said last.
-        body, rights, flags, _ = connection.recvmsg(PACKET_BYTES, room, socket.MSG_CMSG_CLOEXEC)
-    descriptors = array.array("i")
-    for level, kind, data in rights:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-    beside = list(descriptors)
-    if not body and not beside:
+    found = receive_body(connection)
+    if found is None:
         return None
+    body, beside = found
     try:
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise BadMessage("a message longer than any of ours")
         if body == b"+":
             if not beside:
                 raise BadMessage("a message whose body is missing")
             bulk = beside.pop(0)
             try:
-                body = _whole(bulk)
+                body = read_whole(bulk)
             finally:
                 os.close(bulk)
         return decode(body), beside
@@ -293,7 +293,35 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
         raise
 
 
-def _whole(fd: int) -> bytes:
+def receive_body(connection: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Return what `receive` would, undecoded; ``+`` for a body that is the first of its descriptors.
+
+    Raises:
+        BlockingIOError, BadMessage, OSError: As `receive`.
+    """
+    try:
+        body, rights, flags, _ = connection.recvmsg(PACKET_BYTES, _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        # The other end went with something of ours unread. That is told once, and before what it said last.
+        body, rights, flags, _ = connection.recvmsg(PACKET_BYTES, _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, data in rights:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    beside = list(descriptors)
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for fd in beside:
+            os.close(fd)
+        raise BadMessage("a message longer than any of ours, or more descriptors than we can have")
+    return (body, beside) if body or beside else None
+
+
+def read_whole(fd: int) -> bytes:
+    """Return the content of a memory file, wherever its offset is.
+
+    Raises:
+        BadMessage: It is larger than anything of ours.
+    """
     length = os.fstat(fd).st_size
     if length > _BODY_BYTES:
         raise BadMessage(f"a message of {length} bytes")

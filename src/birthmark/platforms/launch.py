@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import lru_cache
@@ -180,6 +179,9 @@ def end_unclaimed(pid: int, pidfd: int | None) -> None:
     """
     if sys.platform != "win32":  # where nothing is launched this way
         import signal
+
+        # Late: what it does in every fork of a process that has it loaded costs half a megabyte there.
+        import threading
 
         from birthmark.core.outcomes import Basis, Warrant
         from birthmark.errors import SupervisionError
