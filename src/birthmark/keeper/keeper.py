@@ -54,6 +54,7 @@ from birthmark.platforms import load
 from birthmark.platforms.inbox import Inbox
 from birthmark.platforms.launch import LaunchFailed, Step, launch
 from birthmark.platforms.linux import become_subreaper
+from birthmark.platforms.procfs import share_facts_with_parent
 
 assert sys.platform == "linux"
 
@@ -423,6 +424,7 @@ def keep(body: bytes, descriptors: list[int], inbox: Inbox, ledger: Ledger) -> i
     Closes every descriptor that is not its own: a socket of the nursery kept open here would hide an
     end-of-file from whoever waits for it.
     """
+    share_facts_with_parent()
     _close_all_but({0, 1, 2, inbox.fd, ledger.fd, *descriptors})
     first = socket.socket(fileno=descriptors[0])
     order: protocol.Message | None = None

@@ -314,6 +314,7 @@ def main(words: list[str]) -> None:
     nursery = Nursery(channel, owner, inbox)
     # What is found out once is found out here, for all keepers.
     load().capabilities()
+    load().facts()
     # What a keeper shares with us is what neither of us writes to; a collection would touch every object.
     gc.collect()
     gc.freeze()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
-from typing import Any, Final
+from typing import Any
 
 from birthmark.core.policies import DeathPolicy, StopPolicy
 from birthmark.platforms.launch import Launch, Session
-
-_TEXT: Final = "utf-8"  # not the locale's: owner and keeper may have different ones
-_RAW: Final = "surrogateescape"
 
 
 def pack(
     launch: Launch, *, limits: tuple[tuple[int, int, int], ...] = ()
 ) -> tuple[bytes, list[int], list[int]]:
-    """Return a launch as JSON, the child's descriptor numbers, and our descriptors that become those.
+    """Return a launch packed, the child's descriptor numbers, and our descriptors that become those.
+
+    Packed by marshal, which takes bytes as they are and unpacks without touching much of an interpreter: the
+    keeper runs the very code of its owner, and nobody else can write to the channel between the two.
 
     Args:
         launch: What the kernel is to take.
@@ -25,23 +25,21 @@ def pack(
     Nothing is left to the place where it is carried out: without a working directory it is ours. The parent's
     death is not the asker's choice; a keeper's child dies with its keeper.
     """
-    values: dict[str, Any] = {
-        "path": _text(launch.path),
-        "argv": [_text(word) for word in launch.argv],
-        "env": [_text(entry) for entry in launch.env],
-        "cwd": _text(os.getcwdb() if launch.cwd is None else launch.cwd),
-        "session": int(launch.session),
-        "umask": launch.umask,
-        "uid": launch.uid,
-        "gid": launch.gid,
-        "groups": None if launch.groups is None else list(launch.groups),
-        "limits": [
-            *(limit for limit in launch.limits if limit[0] not in {each[0] for each in limits}),
-            *limits,
-        ],
-    }
+    replaced = {number for number, _, _ in limits}
+    values = (
+        launch.path,
+        launch.argv,
+        launch.env,
+        os.getcwdb() if launch.cwd is None else launch.cwd,
+        int(launch.session),
+        launch.umask,
+        launch.uid,
+        launch.gid,
+        launch.groups,
+        (*(limit for limit in launch.limits if limit[0] not in replaced), *limits),
+    )
     return (
-        json.dumps(values).encode("ascii"),
+        marshal.dumps(values),
         [theirs for _, theirs in launch.descriptors],
         [ours for ours, _ in launch.descriptors],
     )
@@ -55,23 +53,23 @@ def unpack(packed: bytes, targets: list[int], descriptors: list[int], parent_dea
     """
     if len(targets) != len(descriptors):
         raise ValueError(f"{len(descriptors)} descriptors came for {len(targets)} numbers")
-    values = json.loads(packed)
     try:
+        path, argv, env, cwd, session, umask, uid, gid, groups, limits = marshal.loads(packed)
         return Launch(
-            path=_bytes(values["path"]),
-            argv=tuple(map(_bytes, values["argv"])),
-            env=tuple(map(_bytes, values["env"])),
-            cwd=_bytes(values["cwd"]),
+            path=path,
+            argv=argv,
+            env=env,
+            cwd=cwd,
             descriptors=tuple(zip(descriptors, targets, strict=True)),
             parent_death=parent_death,
-            session=Session(values["session"]),
-            umask=values["umask"],
-            uid=values["uid"],
-            gid=values["gid"],
-            groups=None if values["groups"] is None else tuple(values["groups"]),
-            limits=tuple((number, soft, hard) for number, soft, hard in values["limits"]),
+            session=Session(session),
+            umask=umask,
+            uid=uid,
+            gid=gid,
+            groups=groups,
+            limits=limits,
         )
-    except (KeyError, TypeError, AttributeError) as err:
+    except (EOFError, TypeError) as err:
         raise ValueError(f"no launch: {err!r}") from err
 
 
@@ -115,11 +113,3 @@ def unpack_death(values: dict[str, Any]) -> DeathPolicy:
         return DeathPolicy(outlive=word == "outlive", for_s=values.get("for_s"))
     except TypeError as err:
         raise ValueError(f"no death policy: {values!r}") from err
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(_TEXT, _RAW)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(_TEXT, _RAW)
