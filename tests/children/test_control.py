@@ -19,7 +19,9 @@ from birthmark import (
     NotOurs,
     NotRunning,
     NotSignalable,
+    ProcessLiveness,
     Reason,
+    Session,
     Spawner,
     Stdio,
     Stopped,
@@ -40,7 +42,7 @@ from birthmark import (
 )
 from birthmark.core.markers import mark_entries
 from birthmark.core.service import BirthId, InstallationId, ServiceName
-from birthmark.testing.puppet import Puppet, puppet
+from birthmark.testing.puppet import Puppet, puppet, wait_exited
 
 pytestmark = pytest.mark.anyio
 
@@ -349,6 +351,21 @@ async def test_a_process_that_leads_no_group_is_stopped_alone_and_that_is_said()
         assert await is_running(parent.pid)
 
 
+async def test_stop_owned_says_when_the_process_led_no_group() -> None:
+    with Spawner() as spawner:
+        command = Command(
+            sys.executable, "-c", _WIPED, stdin=Stdio.PIPE, stdout=Stdio.PIPE, session=Session.INHERIT
+        )
+        child = spawner.spawn_owned_supervised(mark_child(command, ChildKind.MCP, "alone"))
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"R"
+        outcome = await stop_owned(child.pid, ChildKind.MCP, "alone", GRACE_S)
+        assert isinstance(outcome, Stopped)
+        assert outcome.receipt is not None
+        assert outcome.receipt.notes == ["not a group leader: only the process itself was stopped"]
+        child.close()
+
+
 async def test_stop_owned_stops_the_whole_group_and_says_what_it_did_to_whom() -> None:
     with puppet("os.fork(); ready(); signal.pause()", env=marked(ChildKind.AGENT, "greeter")) as child:
         child.wait_ready()
@@ -360,6 +377,101 @@ async def test_stop_owned_stops_the_whole_group_and_says_what_it_did_to_whom() -
         assert len(outcome.receipt.members) == 2
         assert all([name for name, _ in m.sent] == ["SIGTERM"] for m in outcome.receipt.members)
         child.wait_tree_gone()
+
+
+async def test_stop_owned_stops_what_a_dead_leader_left_in_its_group_when_a_member_carries_the_mark() -> None:
+    with puppet("os.fork() or (ready(), signal.pause())", env=marked(ChildKind.MCP, "time")) as child:
+        child.wait_ready()
+        child.wait_exited()
+        assert await stop_owned(child.pid, ChildKind.MCP, "other", GRACE_S) == NotRunning(child.pid)
+        assert await stop_owned(child.pid, ChildKind.AGENT, "time", GRACE_S) == NotRunning(child.pid)
+        outcome = await stop_owned(child.pid, ChildKind.MCP, "time", GRACE_S)
+        assert isinstance(outcome, Stopped)
+        assert outcome.termination is Termination.EXITED
+        child.wait_tree_gone()
+        assert await stop_owned(child.pid, ChildKind.MCP, "time", GRACE_S) == NotRunning(child.pid)
+
+
+async def test_stop_owned_with_the_identity_stops_what_a_dead_leader_left_without_any_mark() -> None:
+    # By its inode, or, where there is none, by its tag.
+    script = """
+import os, signal, sys
+if os.fork() == 0:
+    os.execve(sys.executable, [sys.executable, "-I", "-c", "import os, signal; os.write(1, b'R'); signal.pause()"], {})
+sys.stdin.read()
+"""
+    with Spawner() as spawner:
+        command = Command(sys.executable, "-c", script, stdin=Stdio.PIPE, stdout=Stdio.PIPE)
+        child = spawner.spawn_owned_supervised(mark_child(command, ChildKind.MCP, "time"))
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"R"
+        identity = child.identity
+        child.close_stdin()
+        wait_exited(child.pinned)
+        assert await stop_owned(child.pid, ChildKind.MCP, "time", GRACE_S) == NotRunning(child.pid)
+        outcome = await stop_owned(child.pid, ChildKind.MCP, "time", GRACE_S, identity=identity)
+        assert isinstance(outcome, Stopped)
+        assert outcome.termination is Termination.EXITED
+        assert child.stdout.readall() == b""
+        assert child.wait(5).code == 0
+        child.close()
+
+
+async def test_what_a_stranger_left_behind_is_not_stopped() -> None:
+    with puppet("os.fork() or (ready(), obey())") as child:
+        child.wait_ready()
+        child.wait_exited()
+        assert await stop_owned(child.pid, ChildKind.MCP, "time", GRACE_S) == NotRunning(child.pid)
+        child.ask()
+
+
+async def test_an_ancestor_that_is_ours_is_not_stopped_from_within_nor_is_its_group() -> None:
+    code = """
+import os, sys, anyio
+from birthmark import ChildKind, NotSignalable, stop_owned
+async def main():
+    try: await stop_owned(os.getppid(), ChildKind.AGENT, "greeter", 1, installation=os.environ["BIRTHMARK_INSTALLATION"])
+    except NotSignalable as err: print("refused", flush=True)
+anyio.run(main)
+"""
+    script = f"""
+import subprocess
+if os.fork() == 0: obey()
+done = subprocess.run([sys.executable, "-c", {code!r}], capture_output=True, text=True, env=dict(os.environ))
+tell(done.stdout + done.stderr)
+signal.pause()
+"""
+    with puppet(script, env=marked(ChildKind.AGENT, "greeter")) as agent:
+        assert agent.hear(within_s=20) == "refused\n"
+        agent.ask()  # another member of the group: it was not signalled either
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"installation": "mine"}, ValueError),
+        ({"installation": 7}, TypeError),
+        ({"identity": {"pid": 1}}, TypeError),
+    ],
+)
+async def test_an_installation_or_an_identity_that_is_none_is_refused(
+    options: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        await owns(4_000_000, ChildKind.MCP, "time", **options)  # type: ignore[arg-type]
+    with pytest.raises(error):
+        await stop_owned(4_000_000, ChildKind.MCP, "time", GRACE_S, **options)  # type: ignore[arg-type]
+
+
+async def test_whoever_can_be_asked_is_a_process_liveness() -> None:
+    class Always:
+        async def owns(self, pid: int, service: ServiceName) -> bool:
+            return True
+
+    liveness: ProcessLiveness = Always()
+    assert isinstance(liveness, ProcessLiveness)
+    assert isinstance(SubprocessLiveness(), ProcessLiveness)
+    assert not isinstance(object(), ProcessLiveness)
 
 
 async def test_a_pid_that_exits_between_two_looks_is_not_running_rather_than_not_ours() -> None:

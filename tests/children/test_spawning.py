@@ -38,8 +38,12 @@ from birthmark import (
 )
 from birthmark.children.command import unarmed_reason
 from birthmark.core.markers import TAG_RESOURCE, tag_of
-from birthmark.platforms import load
+from birthmark.core.outcomes import Basis, Warrant
+from birthmark.platforms import launch, load
+from birthmark.platforms.launch import Launch
 from birthmark.testing.puppet import puppet, wait_exited
+from tests.contracts.worlds import audit
+from tests.namespaces import run_in_namespaces, run_python
 
 SAY_READY = "import os, sys; os.write(1, b'R'); sys.stdin.read()"
 WITHIN_S = 5.0
@@ -541,3 +545,302 @@ def test_find_carriers_finds_a_child_and_what_escaped_from_it() -> None:
         assert find_carriers([child.birth], open_installation().id) == []
         child.wait(WITHIN_S)
         child.close()
+
+
+# -- what a stranger or another thread could do to a child's number --------------------------
+
+
+NUMBERS = """
+from birthmark import Command, Spawner
+from birthmark.testing.puppet import wait_exited
+
+def ended(pid):
+    with linux.pin(pid) as pinned: wait_exited(pinned)
+
+def number_is_free(pid):
+    while linux.start_ticks_of(pid) is not None: os.sched_yield()
+
+def under(pid, command):
+    '''Spawn the command under the number of one that was reaped.'''
+    for _ in range(200):
+        with open('/proc/sys/kernel/ns_last_pid', 'w') as file: file.write(str(pid - 1))
+        child = spawner.spawn_owned_supervised(command)
+        if child.pid == pid: return child
+        child.wait(5)
+        child.close()
+    raise AssertionError('the number was not to be had')
+
+spawner = Spawner()
+first = spawner.spawn_owned_supervised(Command('true'))
+first.close()
+while spawner.exit_status(first.pid) is None: os.sched_yield()
+second = under(first.pid, Command('sh', '-c', 'exit 7'))
+assert spawner.exit_status(first.pid) is None, 'the status of one long gone'
+"""
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("act", ["first.poll()", "first.close()", "del first; import gc; gc.collect()"])
+def test_a_child_that_was_let_go_touches_nobody_who_has_its_number_now(act: str) -> None:
+    run_in_namespaces(
+        NUMBERS
+        + f"""
+ended(second.pid)
+{act}
+assert second.pid in spawner._held, 'forgotten for another'
+assert second.poll() == ExitStatus(code=7), second.poll()
+second.close()
+spawner.close()
+"""
+    )
+
+
+def test_a_child_that_was_let_go_still_tells_how_it_ended() -> None:
+    with Spawner() as spawner:
+        child = spawner.spawn_owned_supervised(Command("sh", "-c", "exit 7"))
+        child.close()
+        with_status(spawner, child.pid, ExitStatus(code=7))
+        assert child.wait(WITHIN_S) == ExitStatus(code=7)
+        assert child.poll() == ExitStatus(code=7)
+        assert not child.is_running()
+
+
+def test_waiting_for_a_child_that_was_let_go_ends_with_it() -> None:
+    with Spawner() as spawner:
+        child = spawner.spawn_owned_supervised(Command("sh", "-c", "exec sleep 0.2"))
+        child.close()
+        assert child.wait(WITHIN_S) == ExitStatus(code=0)
+
+
+def test_a_closed_spawner_keeps_neither_a_thread_nor_a_descriptor() -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    spawner = Spawner()
+    pid = spawner.spawn_supervised(Command("true"))
+    with_status(spawner, pid, ExitStatus(code=0))
+    spawner.close()
+    for thread in threading.enumerate():
+        if thread.ident not in before:
+            thread.join(WITHIN_S)
+            assert not thread.is_alive()
+
+
+def test_dropped_children_that_are_left_are_reaped_and_then_the_thread_ends() -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    spawner = Spawner()
+    child = spawner.spawn_owned_supervised(talker())
+    pid, stdin = child.pid, child.stdin
+    assert stdin is not None
+    with load().pin(pid) as pinned:
+        spawner.dropped(child)
+        spawner.close(children="leave")
+        child.close_stdin()
+        wait_exited(pinned)
+    with_status(spawner, pid, ExitStatus(code=0))
+    for thread in threading.enumerate():
+        if thread.ident not in before:
+            thread.join(WITHIN_S)
+            assert not thread.is_alive()
+    child.close()
+
+
+def test_closing_stops_what_an_exited_child_has_left_in_its_group() -> None:
+    spawner = Spawner()
+    script = "import os, signal; os.fork() or (os.write(1, b'R'), signal.pause())"
+    child = spawner.spawn_owned_supervised(Command(sys.executable, "-c", script, stdout=Stdio.PIPE))
+    assert child.stdout is not None
+    assert child.stdout.read(1) == b"R"
+    wait_exited(child.pinned)
+    spawner.close(children="stop")
+    assert child.stdout.readall() == b""
+    assert child.poll() == ExitStatus(code=0)
+    child.close()
+
+
+def test_a_spawn_that_a_close_overtakes_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    from birthmark.children import spawning
+
+    spawner = Spawner()
+    real = launch.launch
+    born: list[int] = []
+
+    def slow(request: Launch) -> tuple[int, int | None]:
+        pid, pidfd = real(request)
+        born.append(pid)
+        spawner.close()  # as another thread would, between the birth and its being written down
+        return pid, pidfd
+
+    monkeypatch.setattr(spawning, "launch", slow)
+    with pytest.raises(SpawnerClosed):
+        spawner.spawn_owned_supervised(talker())
+    assert load().start_ticks_of(born[0]) is None
+
+
+def test_a_requester_interrupted_after_the_birth_closes_no_descriptor_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from birthmark.children import spawning
+
+    class Interrupted(dict):  # type: ignore[type-arg]
+        def __setitem__(self, key: object, value: object) -> None:
+            super().__setitem__(key, value)
+            raise KeyboardInterrupt
+
+    spawner = Spawner()
+    closed: list[int | None] = []
+
+    def ended(pid: int, pidfd: int | None) -> None:
+        launch.end_unclaimed(pid, pidfd)
+        closed.append(pidfd)
+
+    monkeypatch.setattr(spawning, "end_unclaimed", ended)
+    monkeypatch.setattr(spawner, "_held", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        spawner.spawn_owned_supervised(talker())
+    assert len(closed) == 1
+    # Whoever has the number of that descriptor next keeps it.
+    reader, writer = os.pipe()
+    gc.collect()
+    os.write(writer, b"x")
+    assert os.read(reader, 1) == b"x"
+    os.close(reader)
+    os.close(writer)
+    assert spawner.children() == []
+    spawner.close()
+
+
+def test_a_fork_while_a_lock_is_held_can_still_spawn_and_drop() -> None:
+    out = run_python("""
+import gc, threading
+from birthmark import Command, Spawner, spawn_owned_supervised
+from birthmark.children import spawning
+spawner = Spawner()
+child = spawner.spawn_owned_supervised(Command('sleep', '60'))
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with spawner._lock, spawner._reaper._lock, child._lock, spawning._default_lock:
+        held.set()
+        done.wait(20)
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait(5)
+pid = os.fork()
+if not pid:
+    signal.alarm(10)
+    assert child.poll() is None
+    del child
+    gc.collect()
+    assert spawner.children() == [] and spawner.exit_status(1) is None
+    spawner.close()
+    with spawn_owned_supervised(Command('true')) as other: assert other.wait(5).code == 0
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+done.set()
+thread.join()
+assert child.is_running()
+spawner.close(children='stop')
+child.close()
+""")
+    assert out == "0\n"
+
+
+def test_a_status_can_be_asked_for_while_dropped_children_are_being_stopped() -> None:
+    spawner = Spawner()
+    deaf = (
+        "import os, signal; signal.signal(15, signal.SIG_IGN); os.write(1, b'R'); os.close(1); signal.pause()"
+    )
+    child = spawner.spawn_owned_supervised(talker(deaf))
+    assert child.stdout is not None
+    assert child.stdout.read(1) == b"R"
+    pid = child.pid
+    child.close()
+    with load().pin(pid) as pinned, audit() as records:
+        closing = threading.Thread(target=lambda: spawner.close(children="stop"))
+        closing.start()
+        while not records:
+            os.sched_yield()
+        # It has been asked, and has five seconds: nobody else waits that long.
+        assert spawner.exit_status(4_000_000) is None
+        assert spawner.children() == [pid]
+        assert closing.is_alive()
+        load().deliver(pinned, signal.SIGKILL, Warrant(basis=Basis.CHILD, asked_by="a test"))
+        closing.join(WITHIN_S)
+    with_status(spawner, pid, ExitStatus(signal=signal.SIGKILL))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"user": -1}, "user"),
+        ({"user": 2**32 - 1}, "user"),
+        ({"user": 2**40}, "user"),
+        ({"group": -1}, "group"),
+        ({"extra_groups": [-1]}, "group"),
+        ({"session": 7}, "session"),
+        ({"limits": {1: (-5, 1)}}, "limit"),
+    ],
+)
+def test_what_would_silently_change_nothing_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Command("true", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"user": 1.5},
+        {"user": True},
+        {"group": b"x"},
+        {"extra_groups": "root"},
+        {"session": "x"},
+        {"limits": {1: 2}},
+    ],
+)
+def test_what_is_of_the_wrong_type_is_a_type_error(options: dict[str, object]) -> None:
+    with pytest.raises(TypeError):
+        Command("true", **options)  # type: ignore[arg-type]
+
+
+def test_a_program_is_found_from_a_working_directory_that_is_relative(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    (folder / "tool").write_text("#!/bin/sh\npwd\n")
+    (folder / "tool").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    assert output(Command("./tool", cwd="inner", stdout=Stdio.PIPE)) == f"{folder}\n".encode()
+    assert (
+        output(Command("tool", cwd="inner", env={"PATH": "."}, stdout=Stdio.PIPE)) == f"{folder}\n".encode()
+    )
+
+
+def test_our_own_working_directory_that_is_gone_is_a_failed_spawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with Spawner() as spawner, pytest.raises(SpawnFailed) as caught:
+        spawner.spawn_owned_supervised(Command("./tool"))
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_ids_that_are_none_mark_nothing() -> None:
+    for options in ({"installation": "mine"}, {"birth": "x"}):
+        command = Command("true")
+        with pytest.raises(ValueError, match="id"):
+            mark_child(command, ChildKind.MCP, "x", **options)  # type: ignore[arg-type]
+        assert command.mark is None
+
+
+def test_what_is_no_command_is_a_type_error() -> None:
+    with Spawner() as spawner, pytest.raises(TypeError, match="Command"):
+        spawner.spawn_owned_supervised("true")  # type: ignore[arg-type]
+
+
+def test_a_wait_longer_than_a_month_is_a_wait() -> None:
+    with Spawner() as spawner, spawner.spawn_owned_supervised(Command("true")) as child:
+        assert child.wait(1e10) == ExitStatus(code=0)

@@ -97,3 +97,28 @@ def test_an_exec_that_fails_is_an_os_error_and_the_process_goes_on(monkeypatch: 
     monkeypatch.setattr(sys, "executable", "/no/such/interpreter")
     with pytest.raises(FileNotFoundError):
         stamp_api_server()
+
+
+@pytest.mark.anyio
+async def test_a_stamped_server_is_stopped_alone_and_the_rest_of_its_pipeline_lives() -> None:
+    script = """
+import birthmark
+birthmark.stamp_api_server()
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+    obey(); os._exit(0)
+ready(); signal.pause()
+"""
+    with puppet(script, env=dict(os.environ)) as server:
+        server.wait_ready()
+        outcome = await stop_owned(server.pid, ChildKind.API, "api", 5.0)
+        assert type(outcome).__name__ == "Stopped"
+        server.wait_exited()
+        server.ask()
+
+
+def test_a_server_without_a_standard_output_is_stamped_too(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    code = f"import birthmark; open({str(said)!r}, 'w').write(birthmark.stamp_api_server().value)"
+    subprocess.run(["sh", "-c", 'exec "$0" -c "$1" >&- 2>&-', sys.executable, code], check=True, timeout=20)
+    assert said.read_text() == "stamped"

@@ -23,16 +23,25 @@ from birthmark import (
     Spawner,
     Stdio,
     StopPolicy,
+    StopTimedOut,
     Termination,
     find_carriers,
     mark_child,
+    open_installation,
     stop_set,
     stop_set_now,
 )
-from birthmark.core.outcomes import SignalRecord
+from birthmark.children.stopping import set_steps, terminate_steps
+from birthmark.children.waiting import run_now, wait_for
+from birthmark.core.markers import mark_entries
+from birthmark.core.outcomes import Basis, SignalRecord, Warrant
+from birthmark.core.service import BirthId, ServiceName
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned, add_audit_sink
-from birthmark.testing.puppet import puppet
+from birthmark.testing.puppet import Puppet, puppet
+from tests.contracts.worlds import audit
+from tests.field.test_g import frozen
+from tests.namespaces import run_in_namespaces, run_python
 
 QUICK = StopPolicy(stdin_grace_s=0.3, term_grace_s=0.3)
 PATIENT = StopPolicy(stdin_grace_s=5, term_grace_s=5)
@@ -261,3 +270,252 @@ signal.pause()
         receipt = stop_set_now(child.identity, PATIENT, asked_by="test", held=child.pinned)
         assert len(receipt.members) == 2
         assert_gone(child)
+
+
+# -- nobody beside the set, and all of it ---------------------------------------------
+
+
+RECYCLED = """
+from birthmark.children.members import set_of
+
+def recycle(pid, body):
+    '''Have body() run in a new process under the number of one that was reaped.'''
+    for _ in range(200):
+        with open('/proc/sys/kernel/ns_last_pid', 'w') as file: file.write(str(pid - 1))
+        reading, writing = os.pipe()
+        born = os.fork()
+        if not born:
+            try: body(writing)
+            finally: os._exit(0)
+        if born == pid and os.read(reading, 1): return
+        end(born)
+    raise AssertionError('the number was not to be had')
+
+def stranger(writing):
+    os.setsid()
+    if os.fork() == 0: pause(writing)
+    signal.pause()
+
+member = fork(pause)
+held = linux.pin(member)
+end(member)
+# Without pidfds only a start time tells them apart, which is three ticks later for certain.
+if held.fd is None: time.sleep(0.03)
+recycle(member, stranger)
+child, = linux.children_of(member)
+"""
+
+
+@pytest.mark.namespaces
+def test_the_children_of_a_stranger_who_has_a_members_number_now_are_nobody_of_ours() -> None:
+    run_in_namespaces(
+        RECYCLED
+        + "found = list(set_of(None, birth=None, installation=None)([held]))\n"
+        + "assert found == [], found\n"
+        + "found = list(set_of(held, birth=None, installation=None)([held]))\n"
+        + "assert found == [], found\n"
+        + "assert not linux.is_zombie(child)\n"
+    )
+
+
+def test_a_descendant_behind_a_member_of_the_group_is_found_at_the_first_look() -> None:
+    # No mark, no tag: once the member between is gone, nothing would lead to it.
+    script = """
+if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
+        os.setsid(); ready(); signal.pause()
+    tell(pid); signal.pause()
+stay()
+"""
+    with puppet(script) as leader:
+        leader.hear_pid()
+        leader.wait_ready()
+        need_pidfd(leader)
+        seen = load().observe(leader.pinned)
+        assert seen is not None
+        receipt = stop_set_now(seen.identity(), PATIENT, asked_by="test", held=leader.pinned)
+        assert [m.found.value for m in receipt.members] == ["leader", "group", "descendant"]
+        leader.wait_tree_gone()
+
+
+def test_the_descendants_of_a_descendant_with_a_birth_of_its_own_are_found_however_deep() -> None:
+    inner = mark_entries(
+        kind=ChildKind.MCP,
+        service=ServiceName("x"),
+        installation=open_installation().id,
+        birth=BirthId("b" * 32),
+    )
+    deeper = {**inner, "BIRTHMARK_BIRTH": "c" * 32, "BIRTHMARK_PARENT": "b" * 32}
+    script = f"""
+inner, deeper = {dict(inner)!r}, {deeper!r}
+inner["BIRTHMARK_PARENT"] = os.environ["BIRTHMARK_BIRTH"]
+code = "import os, signal, sys; os.write(1, b'R'); signal.pause()"
+for marks in (inner, deeper):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork(): os._exit(0)
+        os.execve(sys.executable, [sys.executable, "-I", "-c", code], marks)
+    os.wait()
+ready(); signal.pause()
+"""
+    with born(script, readies=3) as child:
+        receipt = stop_set_now(child.identity, PATIENT, asked_by="test", held=child.pinned)
+        assert len(receipt.members) == 3
+        assert_gone(child)
+
+
+def test_a_mark_behind_a_large_variable_is_found_all_the_same() -> None:
+    # What a descendant makes of its environment need not begin with the mark; this one has lost its tag, too.
+    script = """
+import resource
+if os.fork() == 0:
+    os.setsid()
+    if os.fork(): os._exit(0)
+    resource.setrlimit(15, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    environ = {"LARGE": "x" * 100_000, **os.environ}
+    os.execve(sys.executable, [sys.executable, "-I", "-c", "import os, signal; os.write(1, b'R'); signal.pause()"], environ)
+os.wait(); ready(); signal.pause()
+"""
+    with born(script, readies=2) as child:
+        receipt = stop_set_now(child.identity, PATIENT, asked_by="test", held=child.pinned)
+        assert "mark" in {m.found.value for m in receipt.members}
+        assert_gone(child)
+
+
+def test_the_group_of_a_dead_leader_is_addressed_by_its_number_and_nothing_is_refused() -> None:
+    with puppet("os.fork() or (ready(), signal.pause())") as leader:
+        leader.wait_ready()
+        need_pidfd(leader)
+        seen = load().observe(leader.pinned)
+        assert seen is not None
+        leader.wait_exited()
+        with audit() as records:
+            receipt = stop_set_now(seen.identity(), PATIENT, asked_by="test", held=leader.pinned)
+        assert receipt.termination is Termination.EXITED
+        leader.wait_tree_gone()
+    assert [(r.scope.value, r.result.value) for r in records] == [("group", "sent")]
+
+
+def need_pidfd(leader: Puppet) -> None:
+    """Skip the test, with the reason, where an unmarked process cannot be proven."""
+    if leader.pinned.fd is None:
+        pytest.skip("without pidfds nothing proves a process that carries neither mark nor tag")
+
+
+def test_a_dead_process_that_is_not_the_recorded_one_gives_its_group_to_nobody() -> None:
+    # A start time alone, of a zombie that shows neither inode nor tag, is no proof of whose group that is.
+    with puppet("os.fork() or (ready(), signal.pause())") as stranger:
+        stranger.wait_ready()
+        seen = load().observe(stranger.pinned)
+        assert seen is not None
+        stranger.wait_exited()
+        recorded = replace(seen.identity(), inode=None)
+        with audit() as records:
+            receipt = stop_set_now(recorded, QUICK, asked_by="test")
+        assert receipt.members == []
+        assert records == []
+
+
+@pytest.mark.anyio
+async def test_two_stops_of_one_set_at_once_both_end_and_agree() -> None:
+    script = "signal.signal(signal.SIGTERM, signal.SIG_IGN); ready()\nwhile True: signal.pause()"
+    with born(script) as child:
+        receipts: list[Receipt] = []
+
+        async def stop() -> None:
+            receipts.append(await stop_set(child.identity, QUICK, asked_by="test", child=child))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop)
+            tasks.start_soon(stop)
+        assert len(receipts) == 2
+        assert Termination.KILLED in {receipt.termination for receipt in receipts}
+
+
+@pytest.mark.parametrize("how", ["set", "child"])
+def test_a_leader_that_its_owner_reaps_meanwhile_is_gone_and_no_survivor(how: str) -> None:
+    with born("signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); sys.stdin.read()") as child:
+        if how == "set":
+            steps = set_steps(child.identity, PATIENT, asked_by="test", held=child.pinned)
+        else:
+            steps = terminate_steps(
+                child.pinned, 5, group=True, warrant=Warrant(basis=Basis.CHILD, asked_by="test"), insist=False
+            )
+        next(steps)
+        child.close_stdin()
+        child.wait(5)  # which closes its pin
+        receipt = run_now(steps)
+        assert receipt.termination is Termination.EXITED
+        assert not receipt.survivors
+
+
+def test_whoever_cannot_look_does_not_say_that_all_are_gone() -> None:
+    if not load().capabilities().pidfd:
+        pytest.skip("without pidfds each look at a child takes a descriptor, and the stop ends at once")
+    out = run_python('''
+from birthmark import Command, Spawner, StopPolicy, mark_child, stop_set_now, open_installation, Stdio
+from birthmark.children.stopping import set_steps
+from birthmark.children.waiting import run_now
+import tempfile
+os.environ['BIRTHMARK_HOME'] = tempfile.mkdtemp()
+spawner = Spawner()
+code = """import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.fork() or os.setsid()
+os.write(1, b'R')
+while True: signal.pause()
+"""
+command = Command(sys.executable, '-c', code, stdout=Stdio.PIPE)
+child = spawner.spawn_owned_supervised(mark_child(command, ChildKind.MCP, 'x'))
+assert child.stdout.read(1) + child.stdout.read(1) == b'RR'
+policy = StopPolicy(term_grace_s=1, settle_s=1)
+
+def full():
+    taken = []
+    try:
+        while True: taken.append(os.dup(0))
+    except OSError: return taken
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+child.identity, open_installation(), linux.capabilities()
+# Before anything was sent: nothing is.
+taken = full()
+try: print(stop_set_now(child.identity, policy, asked_by='x', held=child.pinned).termination)
+except LookFailed as err: print('could not look')
+print(child.is_running())
+for fd in taken: os.close(fd)
+# In the middle: those who are known are dealt with, and it is said that there may be others.
+steps = set_steps(child.identity, policy, asked_by='x', held=child.pinned)
+next(steps)
+taken = full()
+try: print(run_now(steps).termination)
+except LookFailed as err: print('could not look')
+for fd in taken: os.close(fd)
+print(child.is_running())
+print(stop_set_now(child.identity, policy, asked_by='x').survivors)
+child.wait(5)
+child.close()
+child.stdout.close()
+spawner.close()
+''')
+    assert out.splitlines() == ["could not look", "True", "could not look", "False", "[]"]
+
+
+@pytest.mark.root
+def test_waiting_in_a_hurry_for_what_cannot_die_is_not_a_busy_loop() -> None:
+    with frozen() as freezer, born("ready(); signal.pause()") as child, Hurry() as hurry:
+        freezer.take(child.pid)
+        policy = StopPolicy(term_grace_s=5, settle_s=0.3)
+        steps = set_steps(child.identity, policy, asked_by="test", held=child.pinned, hurry=hurry)
+        turns = 0
+        with pytest.raises(StopTimedOut):
+            wait = next(steps)
+            hurry.say()
+            while True:
+                turns += 1
+                wait_for(wait)
+                wait = next(steps)
+        freezer.thaw()
+        # Two with pidfds, some dozen without; a busy loop makes thousands.
+        assert turns < 100

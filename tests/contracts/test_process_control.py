@@ -179,6 +179,16 @@ def test_a_signal_to_a_process_that_is_gone_says_so(w: World) -> None:
         assert [each.result for each in records] == [Delivery.GONE]
 
 
+def test_a_child_that_was_reaped_is_gone_and_not_refused(w: World) -> None:
+    pid = w.born()
+    with w.control.pin(pid) as pinned:
+        w.ends(pid, 0)
+        w.control.reap(pid)
+        descent = Warrant(basis=Basis.DESCENT, asked_by="x", parent=w.own_pid)
+        assert w.control.deliver(pinned, signal.SIGTERM, CHILD) is Delivery.GONE
+        assert w.control.deliver(pinned, signal.SIGTERM, descent) is Delivery.GONE
+
+
 def test_a_zombie_still_receives_and_nothing_comes_of_it(w: World) -> None:
     pid = w.born()
     w.ends(pid, 7)

@@ -20,7 +20,7 @@ from birthmark.core.outcomes import ExitStatus
 from birthmark.core.service import BirthId, ServiceName, api_server_service, birth_id, installation_id
 from birthmark.core.states import Desired
 from birthmark.errors import RecordConflict, RecordUndecodable, RegistryError, RegistryUnavailable
-from birthmark.registry.contract import BirthState, Registry, ServiceRecord
+from birthmark.registry.contract import BirthOrigin, BirthRecord, BirthState, Registry, ServiceRecord
 from birthmark.registry.migrating import migrations, statements
 from birthmark.registry.sqlite import SqliteRegistry
 from birthmark.testing.registry import MemoryRegistry
@@ -244,6 +244,82 @@ def test_births_are_told_oldest_first_when_open_and_newest_first_by_service(
         registry.ended(birth(number), NOON, epoch=epoch, lost=number == 3)
     assert [record.birth for record in registry.ended_births()] == [birth(3), birth(1), birth(4)]
     assert [record.birth for record in registry.ended_births(last=1)] == [birth(3)]
+
+
+def of_run(number: int, **changes: object) -> BirthRecord:
+    record = BirthRecord(
+        birth=birth(number),
+        service=CLOCK,
+        kind=ChildKind.MCP,
+        state=BirthState.ENDED,
+        epoch=0,
+        identity=identity(birth(number)),
+        intended_at=NOON,
+        born_at=NOON + timedelta(seconds=1),
+        ended_at=NOON + timedelta(seconds=2),
+        exit=ExitStatus(signal=9),
+        why="the client is gone",
+        origin=BirthOrigin.RUN,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def test_births_that_no_supervisor_started_are_taken_in_as_they_are(registry: Registry, epoch: int) -> None:
+    ended = of_run(1)
+    intended = of_run(
+        2, state=BirthState.INTENDED, identity=None, born_at=None, ended_at=None, exit=None, why=None
+    )
+    assert registry.take_in([ended, intended], epoch=epoch) == 2
+    assert [registry.birth(birth(1)), registry.birth(birth(2))] == [ended, intended]
+    assert registry.open_births() == [intended]
+    registry.ended(birth(2), NOON, epoch=epoch, lost=True, why="never born")
+    assert {record.state for record in registry.ended_births()} == {BirthState.ENDED, BirthState.LOST}
+
+
+def test_taking_in_twice_changes_nothing_the_second_time(registry: Registry, epoch: int) -> None:
+    registry.intend(birth(1), CLOCK, ChildKind.MCP, NOON, epoch=epoch)
+    known = registry.birth(birth(1))
+    assert known is not None
+    assert known.origin is BirthOrigin.UP
+    assert registry.take_in([of_run(1), of_run(2)], epoch=epoch) == 1
+    assert registry.take_in([of_run(2, why="told otherwise")], epoch=epoch) == 0
+    assert [registry.birth(birth(1)), registry.birth(birth(2))] == [known, of_run(2)]
+
+
+def test_an_unknown_exit_status_is_taken_in_as_none(registry: Registry, epoch: int) -> None:
+    registry.take_in([of_run(1, state=BirthState.LOST, exit=ExitStatus())], epoch=epoch)
+    assert registry.birth(birth(1)) == of_run(1, state=BirthState.LOST, exit=None)
+
+
+def test_a_supervisor_that_was_replaced_takes_nothing_in(registry: Registry, epoch: int) -> None:
+    registry.take(us(), NOON)
+    with pytest.raises(RecordConflict, match="took it over"):
+        registry.take_in([of_run(1)], epoch=epoch)
+    assert registry.birth(birth(1)) is None
+
+
+def test_a_birth_with_nonsense_in_it_leaves_all_of_them_out(path: Path) -> None:
+    with SqliteRegistry(path, OURS) as registry:
+        epoch = registry.take(us(), NOON)
+        with pytest.raises(ValueError, match="carries no time zone"):
+            registry.take_in([of_run(1), of_run(2, intended_at=datetime(2026, 1, 1))], epoch=epoch)  # noqa: DTZ001
+        assert registry.birth(birth(1)) is None
+
+
+def test_a_registry_of_the_first_version_keeps_its_births(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as first:
+        for statement in statements(migrations()[0].sql):
+            first.execute(statement)
+        first.execute("PRAGMA user_version = 1")
+        first.execute("INSERT INTO installations VALUES (?, '', ?, 1, NULL, NULL)", (OURS, NOON.isoformat()))
+        first.execute(
+            "INSERT INTO births (id, installation, service, kind, state, epoch, intended_at)"
+            " VALUES (?, ?, 'clock', 'mcp', 'intended', 1, ?)",
+            (birth(1), OURS, NOON.isoformat()),
+        )
+    with SqliteRegistry(path, OURS) as registry:
+        (record,) = registry.open_births()
+        assert (record.birth, record.origin) == (birth(1), BirthOrigin.UP)
 
 
 # -- ports

@@ -112,6 +112,17 @@ def test_a_signal_stops_everything_and_the_receipts_are_told(tmp_path: Path, num
     assert f"{number.name}: stopping" in supervisor.words
 
 
+def test_a_hang_up_that_was_ignored_at_the_start_stays_ignored(tmp_path: Path) -> None:
+    file = write_services(tmp_path, {"echo": {"script": STDIO}})
+    with up("-f", str(file), under=("sh", "-c", "trap '' HUP; exec \"$@\"", "sh")) as supervisor:
+        supervisor.wait_line("echo: ready")
+        supervisor.signal(signal.SIGHUP)
+        assert process("status").code == 0
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.wait() == 0
+    assert "SIGHUP" not in supervisor.words
+
+
 def test_a_second_signal_shortens_the_grace(tmp_path: Path) -> None:
     file = write_services(
         tmp_path, {"deaf": {"kind": "agent", "script": DEAF, "term_grace": "10m", "restart": "never"}}

@@ -316,7 +316,7 @@ for _ in range(300):  # bounded, should the test fail
     ) as child:
         child.wait_ready()
         child.close_stdin()
-        child.wait_tree_gone()
+        child.wait_tree_gone(within_s=15)  # each link lives for 10 ms, and has to be met in them
         child.reap()
 
 
@@ -650,6 +650,29 @@ def test_a_file_in_the_working_directory_stands_in_for_no_module(tmp_path: Path)
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     done = run("--", "true", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("way", ["script", "module"])
+def test_a_clients_pythonpath_is_for_the_command_and_not_for_us(way: str, tmp_path: Path) -> None:
+    for name in ("select", "json", "ctypes", "platformdirs", "resource"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    words = (
+        [sys.executable, "-m", "birthmark"]
+        if way == "module"
+        else [str(Path(sys.executable).with_name("birthmark"))]
+    )
+    if not Path(words[0]).exists():
+        pytest.skip(f"there is no {words[0]}")
+    done = subprocess.run(
+        [*words, "run", "--", "printenv", "PYTHONPATH"],
+        env=environment(PYTHONPATH=str(tmp_path)),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}\n".encode(), b"")
 
 
 # -- papers --------------------------------------------------------------------

@@ -157,9 +157,14 @@ class Up:
 
 
 @contextmanager
-def up(*words: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> Iterator[Up]:
-    """Run `birthmark up --json WORDS` until the block ends; warnings are errors in it."""
-    program = [sys.executable, "-X", "dev", "-W", "error", "-m", "birthmark", "up", "--json", *words]
+def up(
+    *words: str,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
+) -> Iterator[Up]:
+    """Run `birthmark up --json WORDS` until the block ends; warnings are errors in it. `under` stands before it."""
+    program = [*under, sys.executable, "-X", "dev", "-W", "error", "-m", "birthmark", "up", "--json", *words]
     process = subprocess.Popen(
         program,
         stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -178,6 +179,30 @@ def test_a_reader_that_leaves_is_no_defect() -> None:
         child.stdout.close()
         assert child.stderr.read() == b""
         assert child.wait(10) == 1
+
+
+@pytest.mark.parametrize("words", ["doctor", "explain 1", "ps --json", "check", "--help", "explain 0"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_defect(words: str, closed: str) -> None:
+    line = f'exec "{sys.executable}" -m birthmark {words} <&- {closed}'
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=30, check=False)
+    assert "defect" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 2, 4, 5)
+
+
+@pytest.mark.parametrize("words", [("check",), ("up",), ("check", "x.toml")])
+def test_a_working_directory_that_is_gone_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
+    line = f'cd "$1" && rmdir "$1" && shift && exec "{sys.executable}" -I -m birthmark "$@"'
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    program = ["sh", "-c", line, "sh", str(folder), *words]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "birthmark: the working directory: cannot be used: No such file or directory. "
+        "Go to another folder, or name files by absolute paths with -f\n"
+    )
 
 
 def test_a_name_the_terminal_cannot_show_is_escaped() -> None:

@@ -37,7 +37,14 @@ def test_a_number_that_no_process_can_have_is_a_mistake_of_usage(subject: str, w
 def test_an_empty_name_is_a_mistake_of_usage() -> None:
     said = command("explain", "")
     assert (said.code, said.out) == (2, "")
-    assert "the name of the service is empty" in said.err
+    assert "the service's name is empty" in said.err
+
+
+@pytest.mark.parametrize("subject", ["1_0", "１", " 1", "+1", "0x1", "--1"])
+def test_what_only_looks_like_a_number_is_a_name(subject: str) -> None:
+    said = command("explain", "--", subject)
+    assert (said.code, said.out) == (4, "")
+    assert said.err.startswith(f"birthmark: no service is called {subject!r}")
 
 
 def test_a_service_that_nobody_wrote_down_is_unknown_and_those_there_are_are_named() -> None:

@@ -31,7 +31,9 @@ from birthmark.errors import ConfigError, InstallationLocked, UnknownService, Wo
 from birthmark.registry.contract import BirthState
 from birthmark.supervisor import reconciling
 from birthmark.supervisor.clock import SystemClock
-from birthmark.supervisor.supervisor import Supervisor, own_identity
+from birthmark.supervisor.running import Running
+from birthmark.supervisor.starting import start_birth
+from birthmark.supervisor.supervisor import Supervisor, _heard_or_not, own_identity
 from tests.supervisor.household import (
     DEAF,
     WITHIN_S,
@@ -545,3 +547,43 @@ async def test_every_signal_and_its_ground_is_in_the_audit() -> None:
             ("SIGKILL", "stop", "sent"),
         ]
         assert {line["basis"] for line in lines} == {"proof"}
+
+
+async def test_a_listener_that_has_left_ends_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_listens(line: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    async with household(service(), names=[]) as house:
+        # As the supervisor wraps what it is given: `birthmark up | head` must not end with its reader.
+        monkeypatch.setattr(house.supervisor._booted(), "say", _heard_or_not(nobody_listens))
+        await house.supervisor.start("one")
+        await house.seen(Observed.READY)
+        assert await house.supervisor.stop("one") is not None
+
+
+async def test_a_stop_waits_for_a_start_that_is_being_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciling, "LOOK_AGAIN_S", 0.01)
+    under_way, go_on = anyio.Event(), anyio.Event()
+
+    async def slow_start(*args: object) -> Running:
+        if not under_way.is_set() and house.status().observed is Observed.BLOCKED:
+            under_way.set()
+            await go_on.wait()
+        return await start_birth(*args)  # type: ignore[arg-type]
+
+    stranger = socket.create_server(("127.0.0.1", 0))
+    port = stranger.getsockname()[1]
+    async with household(listener("one", port), names=[]) as house:
+        monkeypatch.setattr(reconciling, "start_birth", slow_start)
+        await house.supervisor.start("one")
+        with anyio.fail_after(WITHIN_S):
+            await under_way.wait()
+            stranger.close()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(house.supervisor.stop, "one")
+                await house.until(lambda status: status.desired is Desired.DOWN)
+                go_on.set()
+        # It was born after the stop had been asked for, and is gone now that the stop has returned.
+        assert len(house.registry.births_of(ServiceName("one"))) == 1
+        assert house.registry.open_births() == []
+        assert house.status().pid is None

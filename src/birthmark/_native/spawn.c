@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -49,6 +50,9 @@
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
+#if !defined(SYS_futex) && defined(SYS_futex_time64)
+#define SYS_futex SYS_futex_time64
+#endif
 #define MARK_CLOEXEC 4U /* CLOSE_RANGE_CLOEXEC: Linux 5.11 */
 
 /* On 32-bit systems the plain calls take 16-bit ids. glibc's own functions are out of the question in a child made by
@@ -64,7 +68,7 @@
 #endif
 
 enum {
-    HELD_WAIT_MS = 20,      /* the caller keeps the GIL so long ... */
+    HELD_WAIT_MS = 50,      /* the caller keeps the GIL so long ... */
     RELEASED_WAIT_MS = 50,  /* ... then looks for signals this often, without it */
     MOST_THREADS = 8,       /* a second one is started only while the first is stuck in an exec */
     STACK_BYTES = 64 * 1024,
@@ -88,10 +92,13 @@ struct report { volatile int error, step; volatile pid_t pid; };
 
 struct request {
     struct request *next;
-    pthread_cond_t finished;
+    /* 1 until the child has exec'ed or ended, then 0: the kernel writes it, as it does for a thread that ends, and wakes
+     * who waits for it. So the caller need not wait until our thread has been given a processor again. */
+    uint32_t pending;
     /* Under `lock`: */
     enum state state;
-    int abandoned;
+    int abandoned; /* the caller has left without the answer */
+    int taken;     /* the caller has left with the child; what remains of the request is the thread's */
     /* What is asked: */
     char *path, **argv, **env, *cwd;
     struct pair *fds; /* ascending in `theirs`, no number twice */
@@ -118,7 +125,8 @@ static struct {
     struct request *first, **last;
 } spawner;
 static pthread_mutex_t lock;
-static pthread_cond_t wanted;
+/* Not in the request, and said without the lock: whoever is woken does not run into it, and may free the request. */
+static pthread_cond_t wanted, finished;
 
 /* ---- in the child: between clone and exec, in the parent's memory; system calls only -------------------------------- */
 
@@ -224,7 +232,8 @@ static int set_credentials(const struct request *r) {
 
 static int child(void *argument) {
     struct request *r = argument;
-    r->report->pid = getpid();
+    /* In a pid namespace of its own it has another number for itself than we have for it, and no parent to see. */
+    if (getppid() == r->parent) r->report->pid = getpid();
     default_signals();
     if (r->session == NEW_SESSION && setsid() < 0) give_up(r, SESSION);
     if (r->session == NEW_GROUP && setpgid(0, 0) != 0) give_up(r, SESSION);
@@ -259,7 +268,6 @@ static void release(struct request *r) {
     free(r->fds);
     free(r->limits);
     free(r->groups);
-    pthread_cond_destroy(&r->finished);
     free(r);
 }
 
@@ -284,13 +292,13 @@ static void give_birth(struct request *r, struct worker *w) {
     unsigned char before[SIGSET_BYTES];
     /* With other credentials no memory may be shared: the new user could trace the child and write into ours. The price
      * is a copy of the page tables. CLONE_VFORK makes us wait for the exec in both cases. */
-    int flags = CLONE_VFORK | SIGCHLD | (changes_credentials(r) ? 0 : CLONE_VM);
+    int flags = CLONE_VFORK | SIGCHLD | (changes_credentials(r) ? 0 : CLONE_VM | CLONE_CHILD_CLEARTID);
 
     /* Also the two signals that the C library keeps to itself: no handler may run in the child. */
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, all, before, SIGSET_BYTES);
-    pid_t pid = clone(child, w->stack_top, flags | CLONE_PIDFD, r, &r->pidfd);
+    pid_t pid = clone(child, w->stack_top, flags | CLONE_PIDFD, r, &r->pidfd, NULL, &r->pending);
     if (pid < 0 && (errno == EINVAL || errno == EPERM || errno == ENOSYS)) /* a filter that knows no CLONE_PIDFD */
-        pid = clone(child, w->stack_top, flags, r);
+        pid = clone(child, w->stack_top, flags, r, NULL, NULL, &r->pending);
     int error = errno;
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, before, NULL, SIGSET_BYTES);
 
@@ -310,6 +318,13 @@ static void give_birth(struct request *r, struct worker *w) {
             kill_unclaimed(pid, -1);
         }
     }
+}
+
+/* For what the kernel does not say: no child came to be, or it had a copy of our memory. With `lock` held, so that the
+ * request is still there. */
+static void no_longer_pending(struct request *r) {
+    if (__atomic_exchange_n(&r->pending, 0, __ATOMIC_ACQ_REL) != 0)
+        syscall(SYS_futex, &r->pending, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 __attribute__((noreturn)) static void *work(void *argument) {
@@ -335,14 +350,17 @@ __attribute__((noreturn)) static void *work(void *argument) {
             if (r->pidfd >= 0) close(r->pidfd);
         }
         pthread_mutex_lock(&lock);
-        if (r->abandoned) {
+        if (r->abandoned || r->taken) {
             pthread_mutex_unlock(&lock);
-            if (r->step == NONE) end_unclaimed(r->pid, r->pidfd);
+            if (r->abandoned && r->step == NONE) end_unclaimed(r->pid, r->pidfd);
             release(r);
             pthread_mutex_lock(&lock);
         } else {
             r->state = DONE;
-            pthread_cond_signal(&r->finished);
+            no_longer_pending(r);
+            pthread_mutex_unlock(&lock);
+            pthread_cond_broadcast(&finished);
+            pthread_mutex_lock(&lock);
         }
     }
 }
@@ -370,6 +388,11 @@ static int begin(void) {
         if (error) return error;
         watching = 1;
     }
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&finished, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&lock, NULL);
     pthread_cond_init(&wanted, NULL);
     spawner.threads = 0;
@@ -411,8 +434,27 @@ static int add_thread(void) {
     return 0;
 }
 
-/* Wait at most so long; says whether it is done. Needs no GIL. */
-static int done_within(struct request *r, int within_ms) {
+struct answer { pid_t pid; int pidfd, error; enum step step; };
+
+/* Wait until the child has exec'ed or ended, or the time is over. The kernel's wake-up is not a private one. */
+static void wait_while_pending(struct request *r, const struct timespec *until) {
+    while (__atomic_load_n(&r->pending, __ATOMIC_ACQUIRE) != 0)
+        if (syscall(SYS_futex, &r->pending, FUTEX_WAIT_BITSET, 1, until, NULL, FUTEX_BITSET_MATCH_ANY) != 0 &&
+            errno != EINTR && errno != EAGAIN)
+            return;
+}
+
+/* Call with `lock` held, when nothing is pending. Take the child if its exec has succeeded, though our thread has not come
+ * to saying so: the report is the child's own, and the kernel wrote the descriptor before the child began. */
+static int take(struct request *r, struct answer *answer) {
+    if (r->state != RUNNING || r->report->step != NONE || r->report->pid <= 0 || r->pidfd < 0) return 0;
+    *answer = (struct answer){r->report->pid, r->pidfd, 0, NONE};
+    r->taken = 1;
+    return 1;
+}
+
+/* Wait at most so long; says whether it is done, and then has freed the request or left it to the thread. Needs no GIL. */
+static int done_within(struct request *r, int within_ms, struct answer *answer) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += within_ms * 1000000L;
@@ -420,13 +462,24 @@ static int done_within(struct request *r, int within_ms) {
         until.tv_sec++;
         until.tv_nsec -= 1000000000L;
     }
+    wait_while_pending(r, &until);
     pthread_mutex_lock(&lock);
-    while (r->state != DONE && pthread_cond_timedwait(&r->finished, &lock, &until) == 0) {}
+    int pending = __atomic_load_n(&r->pending, __ATOMIC_ACQUIRE) != 0;
+    if (!pending && take(r, answer)) {
+        pthread_mutex_unlock(&lock);
+        return 1;
+    }
+    /* It has failed, and is about to be reaped. */
+    while (!pending && r->state != DONE && pthread_cond_timedwait(&finished, &lock, &until) == 0) {}
     int done = r->state == DONE;
     /* Still queued after that long: the threads there are hang in an exec, perhaps of a program on a file system that
      * waits for the very process we are asked to start. */
     if (!done && r->state == QUEUED && spawner.threads < MOST_THREADS) add_thread();
     pthread_mutex_unlock(&lock);
+    if (done) {
+        *answer = (struct answer){r->pid, r->pidfd, r->error, r->step};
+        release(r);
+    }
     return done;
 }
 
@@ -462,9 +515,9 @@ static PyObject *submit(struct request *r, PyObject *claimed) {
         if (!error) {
             *spawner.last = r;
             spawner.last = &r->next;
-            pthread_cond_signal(&wanted);
         }
         pthread_mutex_unlock(&lock);
+        pthread_cond_signal(&wanted);
     }
     if (error) {
         release(r);
@@ -473,10 +526,11 @@ static PyObject *submit(struct request *r, PyObject *claimed) {
 
     /* Giving the GIL away costs a busy host tens of milliseconds to get it back, so it is kept for as long as a launch
      * usually takes and much longer; but not for ever: the exec may wait for a file system that this process serves. */
-    int done = done_within(r, HELD_WAIT_MS);
+    struct answer answer;
+    int done = done_within(r, HELD_WAIT_MS, &answer);
     while (!done) {
         Py_BEGIN_ALLOW_THREADS
-        done = done_within(r, RELEASED_WAIT_MS);
+        done = done_within(r, RELEASED_WAIT_MS, &answer);
         Py_END_ALLOW_THREADS
         if (!done && PyErr_CheckSignals() != 0) {
             abandon(r);
@@ -484,12 +538,9 @@ static PyObject *submit(struct request *r, PyObject *claimed) {
         }
     }
 
-    pid_t pid = r->pid;
-    int pidfd = r->pidfd;
-    enum step step = r->step;
-    error = r->error;
-    release(r);
-    if (step != NONE) return failure(error, step);
+    pid_t pid = answer.pid;
+    int pidfd = answer.pidfd;
+    if (answer.step != NONE) return failure(answer.error, answer.step);
 
     PyObject *born = pidfd < 0 ? Py_BuildValue("(iO)", (int)pid, Py_None) : Py_BuildValue("(ii)", (int)pid, pidfd);
     if (!born || PyList_Append(claimed, born) != 0) {
@@ -618,12 +669,8 @@ static PyObject *launch(PyObject *Py_UNUSED(module), PyObject *arguments) {
 
     struct request *r = calloc(1, sizeof *r);
     if (!r) return PyErr_NoMemory();
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->finished, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     r->pidfd = -1;
+    r->pending = 1;
     r->parent = getpid();
     r->session = session;
     r->sets_uid = uid != Py_None;

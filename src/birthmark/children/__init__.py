@@ -6,9 +6,12 @@ The public names of the module, wherever they are at home. `birthmark` offers th
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
 
+# As in `typing`, which would be half of what importing this package costs.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Final
+
     from birthmark.children.child import Child
     from birthmark.children.command import Command, Stdio, mark_child, new_birth, place_in_own_process_group
     from birthmark.children.control import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -10,9 +11,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
 from birthmark.children.command import Command, unarmed_reason
+from birthmark.children.reaping import Fate
 from birthmark.children.waiting import POLL_S, wait_readable
 from birthmark.core.identity import Identity, Proof, gone
 from birthmark.core.judging import judge
@@ -22,6 +24,9 @@ from birthmark.errors import LookFailed, ProcessGone
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 
+_AT_ONCE_S: Final = 60.0
+"""The longest single wait for an exit."""
+
 
 class Owner(Protocol):
     """Who a child belongs to, and who reaps it when nobody holds it any more."""
@@ -30,8 +35,12 @@ class Owner(Protocol):
         """Take note that the child was reaped."""
         ...
 
-    def dropped(self, child: Child) -> None:
-        """Take over a child nobody holds any more."""
+    def dropped(self, child: Child) -> Fate | None:
+        """Take over a child nobody holds any more; None when there is nothing to take over."""
+        ...
+
+    def reap_dropped(self) -> None:
+        """Reap the dropped children that have exited."""
         ...
 
 
@@ -65,6 +74,8 @@ class Child:
         self._spawner = owner
         self._owner = os.getpid()
         self._status: ExitStatus | None = None
+        self._fate: Fate | None = None
+        self._let_go = False
         self._lock = threading.Lock()
         self._platform = load()
 
@@ -116,9 +127,16 @@ class Child:
 
     def poll(self) -> ExitStatus | None:
         """Return its exit status, reaping it if it has exited; None while it runs. Does not block."""
+        # A fork of our process is not its parent: it may look, and leaves the status alone. Nor does it take
+        # a lock, which another thread may have held when it was made.
+        if self._status is not None or self._owner != os.getpid():
+            return self._status
         with self._lock:
-            # A fork of our process is not its parent: it may look, and leaves the status alone.
-            if self._status is None and self._owner == os.getpid():
+            if self._fate is not None:
+                # Its spawner reaps it, and knows: the number may be another child's by now.
+                self._spawner.reap_dropped()
+                self._status = self._fate.status
+            elif self._status is None and not self._let_go:
                 if self._identity is None and self._platform.exited(self.pinned):
                     with suppress(ProcessGone, LookFailed):
                         self._identity = self.identity
@@ -134,29 +152,44 @@ class Child:
             TimeoutError: It still runs after `timeout_s` seconds; None waits for ever.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        held_up = False
         while True:
             status = self.poll()
             if status is not None:
                 return status
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            left = _AT_ONCE_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
                 raise TimeoutError(f"process {self.pid} still runs after {timeout_s:g} s")
-            wait_readable(self.exit_fd, left)
+            if held_up:
+                # Exited, and not to be reaped yet: a tracer comes first, and nobody tells when it is through.
+                time.sleep(min(POLL_S, left))
+                continue
+            # Now and then we look whatever happens: our pin may be closed, and its number reused, under us.
+            wait_readable(self.exit_fd, min(left, _AT_ONCE_S))
+            held_up = self._platform.exited(self.pinned)
 
     async def wait_exit(self) -> ExitStatus:
         """Wait until it has exited, without blocking the event loop, and reap it."""
         import anyio
 
+        held_up = False
         while (status := self.poll()) is None:
-            if self.exit_fd is None:
+            fd = self.exit_fd
+            if fd is None or held_up:
                 await anyio.sleep(POLL_S)
                 continue
             # A copy for each waiter: an event loop takes one reader per descriptor.
-            waiter = os.dup(self.exit_fd)
+            try:
+                waiter = os.dup(fd)
+            except OSError as err:
+                if err.errno == errno.EBADF:
+                    continue  # reaped this instant, by another waiter
+                raise
             try:
                 await anyio.wait_readable(waiter)
             finally:
                 os.close(waiter)
+            held_up = True
         return status
 
     def proof(self) -> Proof:
@@ -177,7 +210,9 @@ class Child:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-        self._spawner.dropped(self)
+        if not self._let_go:
+            self._let_go = True
+            self._fate = self._spawner.dropped(self)
 
     def __enter__(self) -> Child:
         return self

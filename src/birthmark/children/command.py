@@ -18,15 +18,23 @@ from birthmark.core.markers import (
     scrub,
     tag_of,
 )
-from birthmark.core.service import BirthId, InstallationId, ServiceName, birth_id, service_name
+from birthmark.core.service import (
+    BirthId,
+    InstallationId,
+    ServiceName,
+    birth_id,
+    installation_id,
+    service_name,
+)
 from birthmark.errors import SpawnFailed
-from birthmark.platforms.launch import Launch, Session
+from birthmark.platforms.launch import INFINITY, Launch, Session
 
 __all__ = ["Command", "Mark", "Session", "Stdio", "mark_child", "new_birth", "place_in_own_process_group"]
 
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _SIGNALS: Final = int(signal.NSIG)
 _PREFIX: Final = PREFIX.encode()
+_BIRTH_ENV: Final = BIRTH_ENV.encode()
 KEEP_HARD: Final = -2
 """A hard limit of -2 leaves the hard value alone; only the soft one is set."""
 
@@ -113,10 +121,13 @@ class Command:
             raise ValueError(f"umask {umask!r} is not within 0 to 0o777")
         if parent_death is not None and not 0 < parent_death < _SIGNALS:
             raise ValueError(f"{parent_death!r} is not a signal")
+        if isinstance(extra_groups, str):
+            raise TypeError("extra_groups is a sequence of groups, not one group's name")
         self.umask = umask
-        self.user, self.group, self.extra_groups = user, group, extra_groups
-        self.limits = dict(limits or {})
-        self.session = session
+        self.user, self.group = _account(user, "user"), _account(group, "group")
+        self.extra_groups = None if extra_groups is None else [_account(g, "group") for g in extra_groups]
+        self.limits = {resource: _limit(pair) for resource, pair in (limits or {}).items()}
+        self.session = _session(session)
         self.parent_death = parent_death
         self.mark: Mark | None = None
 
@@ -145,7 +156,7 @@ class Command:
         if self.env is not None:
             rest = [os.fsencode(f"{n}={v}") for n, v in scrub(self.env).items()]
         else:
-            rest = [n + b"=" + v for n, v in _own_environment() if not n.startswith(_PREFIX)]
+            rest = _own_entries()
         return (*marks, *rest)
 
     def resolve(self) -> str:
@@ -158,16 +169,26 @@ class Command:
             # Nothing is asked: a system call gives the GIL away, for tens of milliseconds in a busy host.
             return self.program
         if os.sep in self.program:
-            return os.path.join(self.cwd or os.getcwd(), self.program)
+            return os.path.join(self._own_folder(), self.cwd or "", self.program)
         path = self._search_path()
         denied = False
         for folder in path.split(os.pathsep):
             candidate = os.path.join(self.cwd or "", folder, self.program)
             if os.path.isfile(candidate):
                 if os.access(candidate, os.X_OK):
-                    return os.path.abspath(candidate)
+                    return (
+                        candidate if os.path.isabs(candidate) else os.path.join(self._own_folder(), candidate)
+                    )
                 denied = True
         raise SpawnFailed(self.program, errno.EACCES if denied else errno.ENOENT, "search", path)
+
+    def _own_folder(self) -> str:
+        """Return our working directory, from which relative paths start."""
+        try:
+            return os.getcwd()
+        except OSError as err:
+            hint = "our own working directory is gone; give an absolute path"
+            raise SpawnFailed(self.program, err.errno or errno.ENOENT, "search", hint=hint) from err
 
     def _search_path(self) -> str:
         source: Mapping[str, str] = os.environ if self.env is None else self.env
@@ -223,20 +244,36 @@ class Command:
             if self.group is not None:
                 gid = _gid(self.group)
             if self.extra_groups is not None:
-                groups = tuple(_gid(group) for group in self.extra_groups)
+                groups = tuple(_gid(group) for group in self.extra_groups if group is not None)
         except KeyError as err:
             raise SpawnFailed(self.program, errno.EINVAL, "credentials", hint=str(err).strip("\"'")) from err
         return uid, gid, groups
 
 
-def _own_environment() -> Sequence[tuple[bytes, bytes]]:
-    """Return our variables as bytes, as of one instant: another thread may change them meanwhile."""
+def _own_variables() -> Mapping[bytes, bytes]:
+    """Return our variables as the kernel takes them."""
     if not os.supports_bytes_environ:
-        return [(os.fsencode(name), os.fsencode(value)) for name, value in os.environ.items()]
+        return {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
     # The mapping converts each name back and forth, which costs more than the spawn's fork; what it
-    # wraps has them as the kernel does.
+    # wraps has them as they are.
     plain: Mapping[bytes, bytes] = getattr(os.environb, "_data", os.environb)
-    return list(plain.items())
+    return plain
+
+
+_own: tuple[Mapping[bytes, bytes], list[bytes]] = ({}, [])
+
+
+def _own_entries() -> list[bytes]:
+    """Return our variables as entries, none of ours among them; made anew only when one has changed."""
+    global _own
+    variables = _own_variables()
+    known, entries = _own
+    if known != variables:
+        # As of one instant: another thread may change them meanwhile.
+        known = dict(variables)
+        entries = [n + b"=" + v for n, v in known.items() if not n.startswith(_PREFIX)]
+        _own = (known, entries)
+    return entries
 
 
 def unarmed_reason(path: str) -> str | None:
@@ -292,6 +329,36 @@ def _name(value: str) -> str:
     return text
 
 
+def _account(value: str | int | None, what: str) -> str | int | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"the {what} is {type(value).__name__}, neither a name nor an id")
+    # The kernel reads the last one as "leave it as it is": the child would keep our rights.
+    if not 0 <= value < 2**32 - 1:
+        raise ValueError(f"{value} is no {what} id: 0 to 2**32-2 are")
+    return value
+
+
+def _session(value: Session) -> Session:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"the session is {type(value).__name__}, not a Session")
+    try:
+        return Session(value)
+    except ValueError:
+        raise ValueError(f"{value} is no kind of session") from None
+
+
+def _limit(pair: tuple[int, int]) -> tuple[int, int]:
+    soft, hard = pair
+    for value, least in ((soft, INFINITY), (hard, KEEP_HARD)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{value!r} is no limit: (soft, hard) numbers are")
+        if not least <= value < 2**64:
+            raise ValueError(f"{value} is no limit")
+    return soft, hard
+
+
 def _stdio(value: Stdio | int) -> Stdio | int:
     if isinstance(value, Stdio):
         return value
@@ -302,8 +369,9 @@ def _stdio(value: Stdio | int) -> Stdio | int:
     return value
 
 
+_BIRTHS_AT_ONCE: Final = 256
+
 _births: tuple[int, list[BirthId]] = (0, [])
-_BIRTHS_AT_ONCE: Final = 64
 
 
 def new_birth() -> BirthId:
@@ -319,16 +387,19 @@ def new_birth() -> BirthId:
         return store.pop()
     except IndexError:
         digits = os.urandom(16 * _BIRTHS_AT_ONCE).hex()
-        fresh = [birth_id(digits[at : at + 32]) for at in range(0, len(digits), 32)]
+        fresh = [BirthId(digits[at : at + 32]) for at in range(0, len(digits), 32)]
         store.extend(fresh[1:])
         return fresh[0]
 
 
 def enclosing_birth() -> BirthId | None:
     """Return the birth inside which this process runs, or None."""
+    named = _own_variables().get(_BIRTH_ENV)
+    if named is None:
+        return None
     try:
-        return birth_id(os.environ[BIRTH_ENV])
-    except (KeyError, ValueError):
+        return birth_id(named.decode("ascii", "replace"))
+    except ValueError:
         return None
 
 
@@ -362,10 +433,12 @@ def mark_child(
         from birthmark.children.installation import open_installation
 
         installation = open_installation().id
+    else:
+        installation = installation_id(installation)
     if kind is ChildKind.API:
         birth = None
-    elif birth is None:
-        birth = new_birth()
+    else:
+        birth = new_birth() if birth is None else birth_id(birth)
     command.mark = Mark(kind, name, installation, birth, enclosing_birth())
     return command
 

@@ -6,10 +6,10 @@ import errno
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from birthmark.core.records import dataclass
 from birthmark.core.service import InstallationId, installation_id
 from birthmark.errors import InstallationBroken
 

@@ -22,6 +22,7 @@ from birthmark.core.outcomes import (
 )
 from birthmark.core.policies import StopPolicy
 from birthmark.errors import (
+    LookFailed,
     NotPermitted,
     NotSignalable,
     SignalFailed,
@@ -58,7 +59,13 @@ class Ladder:
         lead_group: bool,
         asked_by: str,
         hurry: Hurry | None,
+        insist_on_leader: bool = False,
     ) -> None:
+        """Begin a stop.
+
+        With `insist_on_leader` a leader that may not be signalled is an error at once, and nobody is;
+        without it the others are stopped, and the leader is a survivor.
+        """
         self._platform = load()
         self._began = time.monotonic()
         self._leader = leader
@@ -67,7 +74,10 @@ class Ladder:
         self._lead_group = lead_group
         self._asked_by = asked_by
         self._hurry = hurry
-        self._members: dict[int, Member] = {}
+        self._insist_on_leader = insist_on_leader
+        self._members: list[Member] = []
+        self._looked_at = 0.0
+        self.blind: LookFailed | None = None
         self._epoll: select.epoll | None = None
         self.receipt = Receipt(service=service, termination=Termination.ALREADY_EXITED)
         if leader is not None and not self._platform.exited(leader):
@@ -81,38 +91,57 @@ class Ladder:
         )
         receipt = MemberReceipt(pid=pinned.pid, found=found, command=command)
         member = Member(pinned, receipt)
-        self._members[pinned.pid] = member
+        self._members.append(member)
         self.receipt.members.append(receipt)
         if self._epoll is not None:
             self._register(member)
         return member
 
     def look(self) -> list[Member]:
-        """Find and admit members not known yet."""
+        """Find and admit members not known yet.
+
+        Raises:
+            LookFailed: Not everybody could be looked at, so that nobody can say whether that is all.
+        """
         if self._find is nobody:
             return []
-        known = {pid for pid, member in self._members.items() if member.alive}
-        if self._leader is not None:
-            known.add(self._leader.pid)
+        self._looked_at = time.monotonic()
+        known = [member.pinned for member in self.alive]
+        if self._leader is not None and all(pinned is not self._leader for pinned in known):
+            known.append(self._leader)
         return [self._admit(pinned, found) for pinned, found in self._find(known)]
+
+    def look_again(self) -> list[Member]:
+        """Look, in the middle of a stop: those who are known are dealt with also while we are blind."""
+        before = len(self._members)
+        try:
+            self.look()
+        except LookFailed as err:
+            self.blind = err
+        else:
+            self.blind = None
+        return self._members[before:]
 
     @property
     def alive(self) -> list[Member]:
-        return [member for member in self._members.values() if member.alive]
+        return [member for member in self._members if member.alive]
 
     def note_exits(self) -> bool:
         """Mark who has exited; say whether anybody did."""
         any_exit = False
         for member in self.alive:
             if self._platform.exited(member.pinned):
-                member.alive = False
                 any_exit = True
                 sent = [name for name, _ in member.receipt.sent]
                 member.receipt.end = "killed" if signal_name(KILL) in sent else "exited"
-                if self._epoll is not None and member.pinned.fd is not None:
-                    with suppress(OSError):
-                        self._epoll.unregister(member.pinned.fd)
+                self._wait_no_more_for(member)
         return any_exit
+
+    def _wait_no_more_for(self, member: Member) -> None:
+        member.alive = False
+        if self._epoll is not None and member.pinned.fd is not None:
+            with suppress(OSError):
+                self._epoll.unregister(member.pinned.fd)
 
     # -- signals ------------------------------------------------------------
 
@@ -141,11 +170,11 @@ class Ladder:
         except (NotSignalable, NotPermitted, SignalFailed) as err:
             if group:
                 return False
-            if target is self._leader and warrant.basis is Basis.CALLER:
+            if target is self._leader and self._insist_on_leader:
                 raise
             for member in members:
                 # Nobody waits for what may not be signalled; it is reported as a survivor.
-                member.alive = False
+                self._wait_no_more_for(member)
                 member.receipt.why = err.reason if isinstance(err, NotSignalable) else str(err)
             return True
         if result is Delivery.SENT:
@@ -166,11 +195,9 @@ class Ladder:
         deadline = time.monotonic() + grace_s
         while True:
             exits = self.note_exits()
-            if leader_only and (
-                self._leader is None or self._leader.pid not in {m.pinned.pid for m in self.alive}
-            ):
+            if leader_only and all(member.pinned is not self._leader for member in self.alive):
                 return
-            if exits or not self.alive:
+            if exits or not self.alive or time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
                 self._meet_newcomers(sig)
             if not self.alive:
                 return
@@ -178,11 +205,9 @@ class Ladder:
             if left <= 0 or (self._hurry is not None and self._hurry.said and sig != KILL):
                 return
             yield self._next_wait(left)
-            if self._find is not nobody and sig is not None and time.monotonic() < deadline:
-                self._meet_newcomers(sig)
 
     def _meet_newcomers(self, sig: int | None) -> None:
-        newcomers = self.look()
+        newcomers = self.look_again()
         if newcomers and sig is not None:
             self.send(sig, newcomers)
 
@@ -192,13 +217,18 @@ class Ladder:
         alive = self.alive
         if any(member.pinned.fd is None for member in alive) or not hasattr(select, "epoll"):
             return Wait(None, min(POLL_S, left_s))
-        if len(alive) == 1 and self._hurry is None and self._epoll is None:
+        hurry = self._hurry if self._hurry is not None and not self._hurry.said else None
+        if len(alive) == 1 and hurry is None and self._epoll is None:
             return Wait(alive[0].pinned.fd, left_s)
+        if self._epoll is not None and hurry is None and self._hurry is not None:
+            # Said once, it is readable for ever: nobody would wait any more.
+            with suppress(OSError, ValueError):
+                self._epoll.unregister(self._hurry.fd)
         if self._epoll is None:
             # One descriptor to wait on, whoever drives: an epoll is itself readable when one of its own is.
             self._epoll = select.epoll()
-            if self._hurry is not None and self._hurry.fd >= 0:
-                self._epoll.register(self._hurry.fd, select.EPOLLIN)
+            if hurry is not None and hurry.fd >= 0:
+                self._epoll.register(hurry.fd, select.EPOLLIN)
             for member in alive:
                 self._register(member)
         return Wait(self._epoll.fileno(), left_s)
@@ -219,7 +249,7 @@ class Ladder:
     def close(self) -> None:
         if self._epoll is not None:
             self._epoll.close()
-        for member in self._members.values():
+        for member in self._members:
             if member.pinned is not self._leader:
                 member.pinned.close()
 
@@ -238,21 +268,24 @@ def climb(ladder: Ladder, policy: StopPolicy, close_stdin: Callable[[], None] | 
         ladder.send(policy.stop_signal, ladder.alive)
         yield from ladder.wait(policy.term_grace_s, policy.stop_signal)
     ladder.note_exits()
-    if ladder.alive or ladder.look():
+    if ladder.alive or ladder.look_again():
         ladder.send(KILL, ladder.alive)
         yield from ladder.wait(policy.settle_s, KILL)
     receipt = ladder.finish()
     if receipt.survivors:
         for member in ladder.alive:
-            member.receipt.why = member.receipt.why or _why_alive(member.pinned.pid)
+            member.receipt.why = member.receipt.why or why_alive(member.pinned.pid)
         tried = (
             f"{signal_name(policy.stop_signal)}, {policy.term_grace_s:g} s, SIGKILL, {policy.settle_s:g} s"
         )
         raise StopTimedOut(pid, [member.pid for member in receipt.survivors], tried, receipt)
+    if ladder.blind is not None:
+        # Those who were known are gone. Whether that was all, nobody could see.
+        raise ladder.blind
     return receipt
 
 
-def _why_alive(pid: int) -> str:
+def why_alive(pid: int) -> str:
     """Say why a process outlives SIGKILL, as far as its state tells."""
     stat_of = getattr(load(), "stat_of", None)
     stat = stat_of(pid) if stat_of is not None else None

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Protocol
 
-from birthmark.children.proving import sweep
+from birthmark.children.proving import Judge, look, look_until_settled, mark_judge, sweep
+from birthmark.core.identity import EnvironState, Evidence, Identity, Proof, Reason, Sighting, Verdict, gone
+from birthmark.core.judging import judge_number
+from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import Found
 from birthmark.core.service import BirthId, InstallationId
-from birthmark.errors import LookFailed, ProcessGone
+from birthmark.errors import ProcessGone
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 
 
 class Finder(Protocol):
-    """Finds members that are alive. Each is pinned first and checked afterwards; the caller owns the pins."""
+    """Finds members that are alive. Each is pinned first and checked afterwards; the caller owns the pins.
 
-    def __call__(self, known: set[int]) -> Iterator[tuple[Pinned, Found]]:
-        """Yield the members whose pids are not in `known`."""
+    A pin must stay open until the finder is through: it is what keeps a parent's number the parent's.
+    """
+
+    def __call__(self, known: Collection[Pinned]) -> Iterator[tuple[Pinned, Found]]:
+        """Yield the members that are not among `known`.
+
+        Raises:
+            LookFailed: Not everybody could be looked at.
+        """
         ...
 
 
-def nobody(known: set[int]) -> Iterator[tuple[Pinned, Found]]:
+def nobody(known: Collection[Pinned]) -> Iterator[tuple[Pinned, Found]]:
     """Find nobody beside the leader: for a single process."""
     return iter(())
 
@@ -31,16 +43,15 @@ def group_of(leader: Pinned) -> Finder:
     """Find the living members of the group that `leader` leads.
 
     Once the group has lost its number (leader reaped, no member left) a stranger may lead one
-    of the same number, so that is asked first.
+    of the same number, so that is asked before and after.
     """
 
-    def find(known: set[int]) -> Iterator[tuple[Pinned, Found]]:
-        pgid = leader.pid
-        if not load().group_lives(leader):
+    def find(known: Collection[Pinned]) -> Iterator[tuple[Pinned, Found]]:
+        platform = load()
+        if not platform.group_lives(leader):
             return
-        yield from _pinned(
-            load().group_members(pgid), known, Found.GROUP, lambda p: load().group_of(p) == pgid
-        )
+        taken = {pinned.pid for pinned in known}
+        yield from _pinned(platform.group_members(leader.pid), taken, Found.GROUP, _in_group_of(leader))
 
     return find
 
@@ -48,19 +59,23 @@ def group_of(leader: Pinned) -> Finder:
 def set_of(leader: Pinned | None, *, birth: BirthId | None, installation: InstallationId | None) -> Finder:
     """Find the living members of a birth's set.
 
-    While the leader's number is still the set's own: its group, its session, its descendants. Always:
-    whoever carries the mark or the tag of the birth, or of a birth inside it.
+    While the leader's number is still the set's own: its group, its session. Always: the descendants of
+    everybody known, and whoever carries the mark or the tag of the birth, or of a birth inside it.
     """
 
-    def find(known: set[int]) -> Iterator[tuple[Pinned, Found]]:
+    def find(known: Collection[Pinned]) -> Iterator[tuple[Pinned, Found]]:
         platform = load()
-        taken = set(known)
+        taken = {pinned.pid for pinned in known}
+        roots = list(known)
         if leader is not None and platform.group_lives(leader):
-            for pair in _around(leader.pid, taken):
+            if leader.pid not in taken:
+                taken.add(leader.pid)
+                roots.append(leader)
+            for pair in _around(leader, taken):
                 taken.add(pair[0].pid)
+                roots.append(pair[0])
                 yield pair
-        # Members found before may have had children since, wherever their leader is.
-        for pair in _descendants([pid for pid in taken if pid in known], taken):
+        for pair in _descendants(roots, taken):
             taken.add(pair[0].pid)
             yield pair
         if birth is not None and installation is not None:
@@ -74,50 +89,113 @@ def set_of(leader: Pinned | None, *, birth: BirthId | None, installation: Instal
     return find
 
 
-def _around(pid: int, taken: set[int]) -> Iterator[tuple[Pinned, Found]]:
+def _around(leader: Pinned, taken: Collection[int]) -> Iterator[tuple[Pinned, Found]]:
     platform = load()
     group, session = [], []
     for other in platform.all_pids():
-        if platform.group_of(other) == pid:
+        if platform.group_of(other) == leader.pid:
             group.append(other)
-        elif platform.session_of(other) == pid:
+        elif platform.session_of(other) == leader.pid:
             session.append(other)
-    yield from _pinned(group, taken, Found.GROUP, lambda p: platform.group_of(p) == pid)
-    yield from _pinned(session, taken, Found.SESSION, lambda p: platform.session_of(p) == pid)
-    yield from _descendants([pid], taken | set(group) | set(session))
+    yield from _pinned(group, taken, Found.GROUP, _in_group_of(leader))
+    yield from _pinned(session, taken, Found.SESSION, _in_session_of(leader))
 
 
-def _descendants(roots: list[int], taken: set[int]) -> Iterator[tuple[Pinned, Found]]:
+def _in_group_of(leader: Pinned) -> Callable[[Pinned], bool]:
     platform = load()
-    seen = set(taken) | set(roots)
+    # The number is asked for its owner last: if it still is the group's, it was when the member named it.
+    return lambda member: platform.group_of(member.pid) == leader.pid and platform.group_lives(leader)
+
+
+def _in_session_of(leader: Pinned) -> Callable[[Pinned], bool]:
+    platform = load()
+    return lambda member: platform.session_of(member.pid) == leader.pid and platform.group_lives(leader)
+
+
+def _descendants(roots: list[Pinned], taken: Collection[int]) -> Iterator[tuple[Pinned, Found]]:
+    platform = load()
+    seen = {*taken, *(root.pid for root in roots)}
     waiting = list(roots)
-    while waiting:
-        parent = waiting.pop()
-        for child in platform.children_of(parent):
-            if child in seen:
-                continue
-            seen.add(child)
-            waiting.append(child)
-            yield from _pinned([child], taken, Found.DESCENDANT, _is_child_of(parent))
+    ourselves: Pinned | None = None
+    try:
+        while waiting:
+            parent = waiting.pop()
+            for child in platform.children_of(parent.pid):
+                if child in seen:
+                    continue
+                seen.add(child)
+                if child == os.getpid():
+                    # No member, but its other children are.
+                    ourselves = platform.pin(child)
+                    waiting.append(ourselves)
+                    continue
+                for pair in _pinned([child], (), Found.DESCENDANT, _is_child_of(parent)):
+                    waiting.append(pair[0])
+                    yield pair
+    finally:
+        if ourselves is not None:
+            ourselves.close()
 
 
-def _is_child_of(parent: int) -> Callable[[int], bool]:
-    return lambda pid: load().parent_of(pid) == parent
+def _is_child_of(parent: Pinned) -> Callable[[Pinned], bool]:
+    platform = load()
+    # Asked last whether the parent has its number still: only then was it named by a child of its own.
+    return lambda child: platform.parent_of(child.pid) == parent.pid and _has_its_number(parent)
+
+
+def _has_its_number(pinned: Pinned) -> bool:
+    """Say whether nobody else can have been given its number: it lives, or is unreaped."""
+    platform = load()
+    return not platform.exited(pinned) or platform.observe(pinned, environ=False) is not None
 
 
 def _pinned(
-    pids: list[int], known: set[int], found: Found, belongs: Callable[[int], bool]
+    pids: Collection[int], taken: Collection[int], found: Found, belongs: Callable[[Pinned], bool]
 ) -> Iterator[tuple[Pinned, Found]]:
     platform = load()
     for pid in pids:
-        if pid in known or pid == os.getpid():
+        if pid in taken or pid == os.getpid():
             continue
         try:
             pinned = platform.pin(pid)
-        except (ProcessGone, LookFailed):
+        except ProcessGone:
             continue
         # Pinned first, asked second: a number that changed hands in between fails this look.
-        if platform.exited(pinned) or not belongs(pid):
+        if platform.exited(pinned) or not belongs(pinned):
             pinned.close()
             continue
         yield pinned, found
+
+
+def prove_dead_leader(
+    leader: Pinned, identity: Identity | None, kind: ChildKind, service: str, installation: InstallationId
+) -> Proof:
+    """Answer whether the group of an exited, unreaped leader is ours: by its identity, or by a living member's mark.
+
+    A zombie shows no environment, but keeps its number, and with it the group's. Blocks as `prove` does.
+
+    Raises:
+        LookFailed: We could not look.
+    """
+    if identity is not None:
+        return look(leader, lambda seen: judge_number(identity, seen))
+    with ExitStack() as pins:
+        for member, _ in group_of(leader)([leader]):
+            pins.enter_context(member)
+            decide = _as_member(mark_judge(member.pid, kind, service, installation))
+            proof = look_until_settled(member, decide)
+            if proof.verdict is Verdict.SAME:
+                found = f"in process {member.pid} of its group"
+                return Proof(leader.pid, Verdict.SAME, (Evidence(Reason.MARK_MATCHES, found=found),))
+    return gone(leader.pid, Reason.ZOMBIE)
+
+
+def _as_member(decide: Judge) -> Judge:
+    """A worker that forked without an exec rightly shows its parent's block: that is its own."""
+
+    def judged(seen: Sighting | None) -> Proof:
+        if seen is not None and seen.environ_state is EnvironState.PARENTS:
+            seen = replace(seen, environ_state=EnvironState.READABLE)
+        return decide(seen)
+
+    return judged

@@ -22,7 +22,7 @@ from birthmark.core.markers import ChildKind, is_tag, read_mark, tag_of
 from birthmark.core.outcomes import Found
 from birthmark.core.parsers import signalable_pid
 from birthmark.core.service import BirthId, InstallationId, birth_id
-from birthmark.errors import LookFailed, ProcessGone
+from birthmark.errors import ProcessGone
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 
@@ -39,7 +39,7 @@ def pin_or_none(pid: int) -> Pinned | None:
     if signalable_pid(pid) is None:
         return None
     try:
-        return load().pin(pid)
+        return load().hold(pid)
     except ProcessGone:
         return None
 
@@ -176,7 +176,7 @@ def _carrier(
         return None
     try:
         pinned = platform.pin(pid)
-    except (ProcessGone, LookFailed):
+    except ProcessGone:
         return None
     keep = False
     try:
@@ -189,8 +189,6 @@ def _carrier(
         keep = True
         found, birth, nested = claim
         return pinned, Carrier(pid, sighting.start_ticks, found, birth, nested)
-    except LookFailed:
-        return None
     finally:
         if not keep:
             pinned.close()

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from birthmark.children.child import Child
 from birthmark.children.command import Command, Stdio
-from birthmark.children.reaping import Reaper
+from birthmark.children.reaping import Fate, Reaper
 from birthmark.core.outcomes import ExitStatus
 from birthmark.errors import ChildrenAlive, SpawnerClosed, SpawnFailed
 from birthmark.platforms import load
@@ -49,30 +49,39 @@ class Spawner:
             SpawnFailed: It never ran; program, errno, step and the PATH searched are named.
             SpawnerClosed: The spawner was closed.
         """
+        if not isinstance(command, Command):
+            raise TypeError(f"a Command is spawned, not {type(command).__name__}")
         self._require_open()
         path = command.resolve()
         ours, theirs, opened = _plumb(command, self._null_device)
+        born: Pinned | None = None
         try:
             try:
                 request = command.to_launch(
                     [*enumerate_targets(theirs), *((s, t) for t, s in command.pass_fds.items())], path
                 )
                 pid, pidfd = launch(request)
+                born = Pinned(pid, pidfd, -1)
             except LaunchFailed as err:
                 raise _spawn_failed(command, err) from err
+            finally:
+                for each in opened:
+                    os.close(each)
+            if pidfd is None:
+                born = load().pin(pid)
+            return self._claim(command, path, born, ours)
         except BaseException:
             for pipe in ours:
                 if pipe is not None:
                     pipe.close()
-            raise
-        finally:
-            for fd in opened:
-                os.close(fd)
-        try:
-            return self._claim(command, path, pid, pidfd, ours)
-        except BaseException:
-            # Whoever asked went away (a signal handler raised): an unrecorded child would leak.
-            end_unclaimed(pid, pidfd)
+            if born is not None:
+                # Whoever asked went away (a signal handler raised), or the spawner was closed meanwhile: an
+                # unrecorded child would leak. Taken back first: the descriptor is closed once.
+                with self._lock:
+                    if (known := self._held.get(born.pid)) is not None and known[0] is born:
+                        del self._held[born.pid]
+                fd, born.fd = born.fd, None
+                end_unclaimed(born.pid, fd)
             raise
 
     def spawn_supervised(self, command: Command) -> int:
@@ -86,10 +95,17 @@ class Spawner:
 
         Statuses of the last 1,000 dropped children are kept.
         """
+        if self._pid != os.getpid():
+            return None
+        with self._lock:
+            if pid in self._held:
+                return None  # of another one, who had the number before
         return self._reaper.status(pid)
 
     def children(self) -> list[int]:
         """Return the pids of our children that still run, held or dropped."""
+        if self._pid != os.getpid():
+            return []
         platform = load()
         with self._lock:
             held = [pinned for pinned, _ in self._held.values()]
@@ -115,27 +131,32 @@ class Spawner:
             self._closed = True
             self._close_null_device()
             return
-        alive = self.children()
-        if alive and children is None:
-            raise ChildrenAlive(alive)
-        self._closed = True
-        self._close_null_device()
-        if children == "stop":
-            self._stop_all()
+        # In one act, so that no spawn in another thread comes in between: it finds us closed, and ends its child.
         with self._lock:
-            held = [reference() for _, reference in self._held.values()]
-        for child in held:
-            if child is not None:
-                child.poll()
+            alive = self.children()
+            if alive and children is None:
+                raise ChildrenAlive(alive)
+            self._closed = True
+        self._close_null_device()
+        try:
+            if children == "stop":
+                self._stop_all()
+        finally:
+            with self._lock:
+                held = [reference() for _, reference in self._held.values()]
+            for child in held:
+                if child is not None:
+                    child.poll()
+            self._reaper.close()
 
     def _stop_all(self) -> None:
         from birthmark.children.stopping import stop_children_now
 
-        platform = load()
         with self._lock:
+            # Also those that have exited: unreaped, they still lead what they left in their group.
             held = [pinned for pinned, _ in self._held.values()]
         try:
-            stop_children_now([pinned for pinned in held if not platform.exited(pinned)])
+            stop_children_now(held)
         finally:
             self._reaper.stop_all()
 
@@ -166,29 +187,40 @@ class Spawner:
         if self._closed or self._pid != os.getpid():
             raise SpawnerClosed
 
-    def _claim(
-        self, command: Command, path: str, pid: int, pidfd: int | None, ours: Sequence[io.FileIO | None]
-    ) -> Child:
-        pinned = Pinned(pid, pidfd, -1) if pidfd is not None else load().pin(pid)
-        child = Child(self, pinned, command, path, ours)
+    def _claim(self, command: Command, path: str, born: Pinned, ours: Sequence[io.FileIO | None]) -> Child:
+        child = Child(self, born, command, path, ours)
         with self._lock:
-            self._held[pid] = (pinned, weakref.ref(child))
+            if self._closed:
+                raise SpawnerClosed
+            self._held[born.pid] = (born, weakref.ref(child))
         return child
+
+    def _take_back(self, child: Child) -> bool:
+        """Forget a child; False when we do not know it, since its number may be another's by now."""
+        with self._lock:
+            known = self._held.get(child.pid)
+            if known is None or known[0] is not child.pinned:
+                return False
+            del self._held[child.pid]
+            return True
 
     def ended(self, child: Child) -> None:
         """Forget a child that was reaped; called by the child."""
-        with self._lock:
-            self._held.pop(child.pid, None)
+        self._take_back(child)
         child.pinned.close()
 
-    def dropped(self, child: Child) -> None:
+    def dropped(self, child: Child) -> Fate | None:
         """Take over a child nobody holds any more; called by the child."""
-        with self._lock:
-            known = self._held.pop(child.pid, None)
-        if known is not None and self._pid == os.getpid():
-            self._reaper.adopt(child.pinned)
-        elif known is not None:
+        if self._pid != os.getpid():
+            # A fork of our process has a copy of the pin, and no child. It takes no lock: another thread may
+            # have held it when the fork was made.
             child.pinned.close()
+            return None
+        return self._reaper.adopt(child.pinned) if self._take_back(child) else None
+
+    def reap_dropped(self) -> None:
+        """Reap the dropped children that have exited; called by a child that was let go."""
+        self._reaper.reap_exited()
 
 
 def enumerate_targets(sources: Sequence[int]) -> list[tuple[int, int]]:
@@ -243,7 +275,7 @@ def _spawn_failed(command: Command, err: LaunchFailed) -> SpawnFailed:
     return SpawnFailed(command.program, err.errno, err.step, hint=hint)
 
 
-_default: tuple[int, Spawner] | None = None
+_default: Spawner | None = None
 _default_lock = threading.Lock()
 
 
@@ -251,9 +283,19 @@ def _spawner() -> Spawner:
     """Return the process's own spawner, made on first use and again after a fork."""
     global _default
     with _default_lock:
-        if _default is None or _default[0] != os.getpid():
-            _default = (os.getpid(), Spawner())
-        return _default[1]
+        if _default is None:
+            _default = Spawner()
+        return _default
+
+
+def _forget_default() -> None:
+    """In a fork: the spawner is the parent's, and another thread may have held the lock."""
+    global _default, _default_lock
+    _default, _default_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_default)
 
 
 def spawn_owned_supervised(command: Command) -> Child:

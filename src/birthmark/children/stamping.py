@@ -56,8 +56,10 @@ def stamp_api_server(installation: InstallationId | None = None) -> ApiServerSta
         if key in os.environ:
             environment[key] = os.environ[key]
     arguments = [sys.orig_argv[0] or sys.executable, *sys.orig_argv[1:]]
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # None where the descriptor was closed when we were started.
+        if stream is not None:
+            stream.flush()
     os.execve(sys.executable, arguments, environment)
 
 

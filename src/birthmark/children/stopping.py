@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 from birthmark.children.ladder import Ladder, climb
 from birthmark.children.members import group_of, nobody, set_of
-from birthmark.children.proving import look_until_settled, pin_or_none
+from birthmark.children.proving import look, look_until_settled, pin_or_none
 from birthmark.children.waiting import Hurry, Steps, Wait, run_now, wait_for_any
-from birthmark.core.identity import Identity, Proof, Verdict
-from birthmark.core.judging import judge
+from birthmark.core.identity import Identity, Reason, Verdict
+from birthmark.core.judging import judge, judge_number
 from birthmark.core.outcomes import (
     Basis,
     Receipt,
@@ -19,6 +21,7 @@ from birthmark.core.outcomes import (
 from birthmark.core.policies import StopPolicy
 from birthmark.errors import (
     IdentityMismatch,
+    LookFailed,
     SupervisionError,
 )
 from birthmark.platforms import load
@@ -35,10 +38,12 @@ def terminate_steps(
     warrant: Warrant,
     service: str = "",
     settle_s: float = 5.0,
+    insist: bool = True,
 ) -> Steps:
     """Return the steps that end one process, or with `group` the whole group it leads.
 
-    The receipt says in a note when a group was asked for and the process leads none.
+    With `insist` a process that may not be signalled is an error, and its group is left alone; without it,
+    it is a survivor, and its group is stopped. The receipt says in a note when a group was asked for and the process leads none.
     """
     platform = load()
     leads = group and platform.group_of(pinned.pid) == pinned.pid
@@ -51,6 +56,7 @@ def terminate_steps(
         lead_group=leads and not own,
         asked_by=warrant.asked_by,
         hurry=None,
+        insist_on_leader=insist,
     )
     if group and not leads:
         ladder.receipt.notes.append("not a group leader: only the process itself was stopped")
@@ -85,20 +91,26 @@ def set_steps(
         IdentityMismatch: A live process has the recorded pid and is not proven to be it. Nothing was signalled.
         StopTimedOut: Survivors; the receipt names them.
     """
-    leader = held if held is not None else pin_or_none(identity.pid)
-    try:
-        is_held = held is not None and held.fd is not None
+    with ExitStack() as ours:
+        leader = pin_or_none(identity.pid) if held is None else _second_pin(held)
+        if leader is not None and leader is not held:
+            ours.enter_context(leader)
+        is_held = held is not None and leader is not None and leader.fd is not None
         proof = look_until_settled(leader, lambda seen: judge(identity, seen, held=is_held))
         if proof.verdict is Verdict.UNKNOWN:
             raise IdentityMismatch(proof)
-        # Somebody else has the number now: the leader is gone, and what it left may still carry the mark.
-        ours = leader if _pins_the_number(leader, identity, proof) else None
+        if proof.reason is Reason.ZOMBIE:
+            # Dead and not reaped: its group and its session still go by its number.
+            proof = look(leader, lambda seen: judge_number(identity, seen, held=is_held))
+        # Somebody else may have the number now: the leader is gone, and what it left may still carry the mark.
+        if proof.verdict is not Verdict.SAME:
+            leader = None
         ladder = Ladder(
             service=str(identity.service or ""),
-            leader=ours,
+            leader=leader,
             warrant=Warrant(basis=Basis.PROOF, asked_by=asked_by, proof=proof),
-            find=set_of(ours, birth=identity.birth, installation=identity.installation),
-            lead_group=ours is not None and load().group_of(identity.pid) == identity.pid,
+            find=set_of(leader, birth=identity.birth, installation=identity.installation),
+            lead_group=leader is not None and load().group_of(identity.pid) == identity.pid,
             asked_by=asked_by,
             hurry=hurry,
         )
@@ -106,18 +118,20 @@ def set_steps(
             return (yield from climb(ladder, policy, close_stdin, identity.pid))
         finally:
             ladder.close()
-    finally:
-        if leader is not None and held is None:
-            leader.close()
 
 
-def _pins_the_number(leader: Pinned | None, identity: Identity, proof: Proof) -> bool:
-    """Say whether the recorded process still has its number: alive, or a zombie nobody has reaped."""
-    if leader is None:
-        return False
-    if proof.verdict is Verdict.SAME:
-        return True
-    return proof.verdict is Verdict.GONE and load().start_ticks_of(identity.pid) == identity.start_ticks
+def _second_pin(held: Pinned) -> Pinned:
+    """Return a pin of our own, since the owner closes his when he reaps it; his where there are no pidfds."""
+    fd = held.fd
+    if fd is None:
+        return held
+    try:
+        copy = os.dup(fd)
+    except OSError as err:
+        if err.errno == errno.EBADF:
+            return held  # closed just now: it was reaped
+        raise LookFailed(f"process {held.pid}", os.strerror(err.errno or 0)) from err
+    return load().adopt_pidfd(held.pid, copy)
 
 
 def stop_set_now(
@@ -138,12 +152,27 @@ def stop_children_now(children: Sequence[Pinned], grace_s: float = 5.0) -> list[
     Raises:
         StopTimedOut: The first that survived SIGKILL; the others have been stopped by then.
     """
-    running = [
-        terminate_steps(
-            pinned, grace_s, group=True, warrant=Warrant(basis=Basis.CHILD, asked_by="spawner close")
+    with ExitStack() as ours:
+        pins = [_second_pin(each) for each in children]
+        for pin, each in zip(pins, children, strict=True):
+            if pin is not each:
+                ours.enter_context(pin)
+        return _run_together(
+            [
+                terminate_steps(
+                    pin,
+                    grace_s,
+                    group=True,
+                    warrant=Warrant(basis=Basis.CHILD, asked_by="spawner close"),
+                    insist=False,
+                )
+                for pin in pins
+            ]
         )
-        for pinned in children
-    ]
+
+
+def _run_together(running: Sequence[Steps]) -> list[Receipt]:
+    """Drive several procedures at once, in this thread."""
     receipts: list[Receipt] = []
     failed: SupervisionError | None = None
     waits: list[tuple[Steps, Wait]] = []

@@ -21,6 +21,9 @@ from birthmark.core.outcomes import (
 POLL_S: Final = 0.025
 """How often exits are looked for where the kernel has no pidfd."""
 
+_MOST_MS: Final = 2**31 - 1
+"""What poll(2) takes; whoever waits longer waits again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -87,7 +90,7 @@ def wait_for(wait: Wait) -> None:
     poller = select.poll()
     poller.register(wait.fd, select.POLLIN)
     # Rounded up: waking a fraction early would only turn the wait into a busy loop.
-    poller.poll(int(wait.for_s * 1000) + 1)
+    poller.poll(min(int(wait.for_s * 1000) + 1, _MOST_MS))
 
 
 def wait_for_any(waits: Sequence[Wait]) -> None:
@@ -99,7 +102,7 @@ def wait_for_any(waits: Sequence[Wait]) -> None:
     poller = select.poll()
     for fd in fds:
         poller.register(fd, select.POLLIN)
-    poller.poll(int(for_s * 1000) + 1)
+    poller.poll(min(int(for_s * 1000) + 1, _MOST_MS))
 
 
 def wait_readable(fd: int | None, timeout_s: float | None) -> None:
@@ -109,4 +112,4 @@ def wait_readable(fd: int | None, timeout_s: float | None) -> None:
         return
     poller = select.poll()
     poller.register(fd, select.POLLIN)
-    poller.poll(None if timeout_s is None else max(1, int(timeout_s * 1000)))
+    poller.poll(None if timeout_s is None else min(max(1, int(timeout_s * 1000)), _MOST_MS))

@@ -8,10 +8,10 @@ inode, which is never reused, or the mark and the tag of the birth.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 
 from birthmark.core.markers import ChildKind
+from birthmark.core.records import dataclass
 from birthmark.core.service import (
     BirthId,
     InstallationId,
@@ -311,7 +311,7 @@ class Proof:
 
     def with_evidence(self, extra: Iterable[Evidence]) -> Proof:
         """Return the proof with more evidence behind the deciding one."""
-        return replace(self, evidence=(*self.evidence, *extra))
+        return Proof(self.pid, self.verdict, (*self.evidence, *extra))
 
     def to_dict(self) -> dict[str, object]:
         """Return the proof as plain values for JSON."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from birthmark.core.identity import (
     TRANSIENT,
     EnvironState,
@@ -13,7 +15,7 @@ from birthmark.core.identity import (
     Verdict,
     gone,
 )
-from birthmark.core.markers import ChildKind, Mark, is_tag, read_mark, tag_of
+from birthmark.core.markers import ChildKind, Mark, is_tag, mark_block, read_mark, tag_of
 from birthmark.core.service import InstallationId
 
 
@@ -45,6 +47,15 @@ def judge(expected: Identity, seen: Sighting | None, *, held: bool = False) -> P
     if inode:
         return Proof(pid, Verdict.SAME, (Evidence(Reason.SAME_INODE), why))
     return Proof(pid, Verdict.UNKNOWN, (why, Evidence(Reason.NO_INODE)))
+
+
+def judge_number(expected: Identity, seen: Sighting | None, *, held: bool = False) -> Proof:
+    """Decide whether the number still is the recorded process's own, dead or alive. Arguments as for `judge`.
+
+    Unreaped it keeps its number, and with it its group's, also when it has exited: what is left of a set can
+    be addressed by it. A zombie has no environment any more, but still its start time, inode and tag.
+    """
+    return judge(expected, None if seen is None else replace(seen, exited=False), held=held)
 
 
 def judge_mark(
@@ -112,6 +123,17 @@ def _stamp_evidence(expected: Identity, seen: Sighting) -> Evidence | None:
     if expected.kind is None or expected.service is None or expected.installation is None:
         return None
     if seen.environ_state is EnvironState.READABLE:
+        # The block of nearly every child begins as we made it, and the first of each entry counts: a
+        # comparison tells as much as reading the mark.
+        if expected.birth is not None and expected.kind is not ChildKind.API:
+            placed = mark_block(
+                kind=expected.kind,
+                service=expected.service,
+                installation=expected.installation,
+                birth=expected.birth,
+            )
+            if seen.environ.startswith(placed):
+                return Evidence(Reason.MARK_OF_THIS_BIRTH)
         mark = read_mark(seen.environ)
         if mark is not None:
             wrong = _mark_mismatch(

@@ -133,6 +133,14 @@ def mark_entries(
     return marks
 
 
+def mark_block(*, kind: ChildKind, service: str, installation: str, birth: BirthId) -> bytes:
+    """Return how the environment block of a child of this birth begins: its mark as it is placed, with the last NUL."""
+    return (
+        f"{SUBPROCESS_MARKER_ENV}={SUBPROCESS_MARKER_VALUE}\0{kind.marker_env}={service}\0"
+        f"{INSTALLATION_ENV}={installation}\0{BIRTH_ENV}={birth}\0"
+    ).encode("utf-8", "surrogateescape")
+
+
 class Mark:
     """What the ``BIRTHMARK_*`` entries of one environment block say."""
 
@@ -174,10 +182,18 @@ class Mark:
 
 def read_mark(environ: bytes) -> Mark | None:
     """Return the mark in a raw environment block, or None when it carries none of ours."""
-    # Most processes carry none: one search spares them the split.
-    if b"BIRTHMARK_" not in environ:
+    entries = []
+    # Found by search, which spares most processes, and most entries of ours, the split.
+    at = environ.find(b"BIRTHMARK_")
+    while at >= 0:
+        end = environ.find(b"\0", at)
+        end = len(environ) if end < 0 else end
+        if at == 0 or environ[at - 1] == 0:
+            entries.append(environ[at:end])
+        at = environ.find(b"BIRTHMARK_", end)
+    if not entries:
         return None
-    mark = Mark(environ.split(b"\0"))
+    mark = Mark(entries)
     return mark if mark.complete else None
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
 from enum import Enum
 
 from birthmark.core.identity import Proof, Verdict
+from birthmark.core.records import dataclass, field
 
 
 class Termination(Enum):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from typing import Final
+
+from birthmark.core.records import dataclass
 
 _SIGNALS: Final = frozenset(signal.valid_signals())
 

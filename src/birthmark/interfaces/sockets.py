@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 import struct
 import sys
 from collections.abc import Iterator
@@ -48,13 +48,13 @@ def address_of(path: Path) -> Iterator[str]:
         os.close(folder_fd)
 
 
-def peer_uid(connection: socket.socket) -> int | None:
+def peer_uid(connection: _socket.socket) -> int | None:
     """Return the uid of the process at the other end; None where the system does not tell.
 
     Source: unix(7), SO_PEERCRED: the credentials at the time of connect.
     """
     if sys.platform != "linux":
         return None
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size)
     uid: int = _UCRED.unpack(raw)[1]
     return uid

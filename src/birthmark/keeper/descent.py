@@ -137,15 +137,13 @@ class Descent:
         """Say whether the leader was sent this signal by us."""
         return sig in self._given.get((self.leader.pid, self.leader.start_ticks), ())
 
-    def tell_others(self, sig: int, *, once: bool) -> list[int]:
-        """Send a signal to every living member but the leader; with `once`, to those that did not get it before."""
+    def tell_others(self, sig: int) -> list[int]:
+        """Send a signal to every living member but the leader that did not get it before; returns those that got it now."""
         told = []
         me = os.getpid()
         for member in self.members():
             pinned = member.pinned
-            if pinned.pid == self.leader.pid or (
-                once and sig in self._given.get((pinned.pid, pinned.start_ticks), ())
-            ):
+            if pinned.pid == self.leader.pid or sig in self._given.get((pinned.pid, pinned.start_ticks), ()):
                 continue
             if member.parent == me:
                 warrant = Warrant(basis=Basis.CHILD, asked_by=self._asked_by)

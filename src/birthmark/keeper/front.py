@@ -37,9 +37,10 @@ _DEFAULT_PATH: Final = b"/usr/local/bin:/usr/bin:/bin"
 
 
 def main(words: list[str]) -> int:
-    """Run what the words after ``birthmark run`` say; returns the exit code.
+    """Run what the words after ``birthmark run`` say; returns the exit code if that never came to run.
 
-    To be called in a process of its own: signals, descriptors and children of this process are taken over.
+    To be called in a process of its own: signals, descriptors and children of this process are taken over, and
+    once the command has run, the process ends here with the command's code.
     """
     try:
         request = parse(words)
@@ -55,13 +56,15 @@ def main(words: list[str]) -> int:
         say("it needs Linux: no other kernel lets a process keep its descendants")
         return OURS
     try:
-        return _run(request)
+        code = _run(request)
     except _NotStarted as err:
         say(str(err))
         return err.code
     except (SupervisionError, OSError) as err:
         say(f"{err}")
         return OURS
+    # Nothing is left to flush or to wait for, and the client waits for us.
+    os._exit(code)
 
 
 def say(text: str) -> None:

@@ -52,6 +52,7 @@ from birthmark.keeper.protocol import (
 from birthmark.keeper.set import KeptSet
 from birthmark.platforms import load
 from birthmark.platforms.inbox import Inbox
+from birthmark.platforms.inheritance import close_all_but
 from birthmark.platforms.launch import LaunchFailed, Step, launch
 from birthmark.platforms.linux import become_subreaper
 from birthmark.platforms.procfs import share_facts_with_parent
@@ -271,7 +272,7 @@ class Keeper:
         if self._kill_at is None:
             return
         if now >= self._kill_at:
-            self._set.kill()
+            self._set.insist()
             if self._settled_at is None:
                 self._settled_at = now + self._policy.settle_s
             elif now >= self._settled_at and not self._reported:
@@ -425,7 +426,7 @@ def keep(body: bytes, descriptors: list[int], inbox: Inbox, ledger: Ledger) -> i
     end-of-file from whoever waits for it.
     """
     share_facts_with_parent()
-    _close_all_but({0, 1, 2, inbox.fd, ledger.fd, *descriptors})
+    close_all_but({0, 1, 2, inbox.fd, ledger.fd, *descriptors})
     first = socket.socket(fileno=descriptors[0])
     order: protocol.Message | None = None
     try:
@@ -451,9 +452,3 @@ def keep(body: bytes, descriptors: list[int], inbox: Inbox, ledger: Ledger) -> i
         traceback.print_exc()
         return 70
 
-
-def _close_all_but(keep: set[int]) -> None:
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd not in keep:
-            with suppress(OSError):  # the listing's own
-                os.close(fd)

@@ -191,7 +191,7 @@ class KeptSet(Members):
         left = take_in_fallen(self.leader.pid, (), self.note_end)
         return self.status is not None and not left
 
-    def kill(self) -> None:
+    def insist(self) -> None:
         """Send KILL to whoever is there: to the leader's group in one act, then to each."""
         leader = self.leader
         if load().group_of(leader.pid) == leader.pid:

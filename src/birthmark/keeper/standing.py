@@ -12,6 +12,7 @@ begun goes down one ladder:
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -42,6 +43,9 @@ PASSED_ON: Final = frozenset(
     )
 )  # fmt: skip
 
+HARMLESS: Final = frozenset(int(number) for number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH))
+"""These end nobody by default, so the witness cannot tell; and it stops with the job, so it would not answer."""
+
 OTHERS_AFTER_S: Final = 0.3
 """At most: hosts that lose patience fastest kill us half a second after their first signal."""
 
@@ -49,7 +53,10 @@ HURRIED_S: Final = 0.2
 """The grace that is left after a second request."""
 
 SETTLE_S: Final = 2.0
-"""How long we go on killing before we say who would not go: a process in an uninterruptible sleep, or another user's."""
+"""How long nobody new may be found to kill before we say who would not go: an uninterruptible sleep, another user."""
+
+STORM_S: Final = 10.0
+"""The same while there is always somebody new: processes that fork and die faster than we look."""
 
 LOOK_EVERY_S: Final = 0.05
 """While a stop is under way, forks are not announced: how often newcomers are looked for."""
@@ -81,7 +88,7 @@ class Standing:
         self._request = request
         self._inbox = inbox
         self._witness = witness
-        self._remember_witness()
+        self.set.aside = witness.pids
         self._client = None if outlives_client else client
         self._poller = select.poll()
         self._poller.register(inbox.fd, select.POLLIN)
@@ -94,6 +101,7 @@ class Standing:
         self._others_at: float | None = None
         self._leader_again_at: float | None = None
         self._kill_at: float | None = None
+        self._next_kill_at = self._killed_at = 0.0
         self._rank = -1
 
     @staticmethod
@@ -129,9 +137,6 @@ class Standing:
             self._listen(self._patience_s(time.monotonic()))
         return []
 
-    def _remember_witness(self) -> None:
-        self.set.aside = set() if self._witness.pid is None else {self._witness.pid}
-
     def report(self) -> list[str]:
         """Return what was done, for people, one line each."""
         lines = [f"ended because {self.why}"]
@@ -157,17 +162,21 @@ class Standing:
         if self.set.status is not None and self._others_at is not None:
             self._others_at = min(self._others_at, now)
         if self._kill_at is not None and now >= self._kill_at:
-            if now >= self._kill_at + SETTLE_S:
+            if now >= min(max(self._kill_at, self._killed_at) + SETTLE_S, self._kill_at + STORM_S):
                 return False
-            self.set.tell_others(KILL, once=False)
-            self.set.tell_leader(KILL)
+            told = self.set.tell_others(KILL)
+            if not self.set.leader_was_given(KILL):
+                self.set.tell_leader(KILL)
+            # While there is somebody new, every millisecond counts: what forks must be met before it forks again.
+            self._killed_at = now if told else self._killed_at
+            self._next_kill_at = now if told else now + KILL_EVERY_S
             return True
         if self._leader_again_at is not None and now >= self._leader_again_at:
             self._leader_again_at = None
             if not self.set.leader_was_given(TERM):
                 self.set.tell_leader(TERM)
         if self._others_at is not None and now >= self._others_at:
-            self.set.tell_others(TERM, once=True)
+            self.set.tell_others(TERM)
         return True
 
     def _ask(self, now: float, sig: int, *, leader_has_it: bool = False) -> None:
@@ -195,7 +204,7 @@ class Standing:
         times = [at for at in (self._term_at, self._leader_again_at) if at is not None]
         if self._kill_at is not None:
             if now >= self._kill_at:
-                return KILL_EVERY_S
+                return max(0.0, self._next_kill_at - now)
             times.append(self._kill_at)
             # Newcomers matter once the others are being asked; until then the next instant is enough.
             if self._others_at is not None:
@@ -208,7 +217,7 @@ class Standing:
 
     def _listen(self, for_s: float | None) -> None:
         # Rounded up, or the last millisecond would be spent in circles.
-        events = self._poller.poll(None if for_s is None else int(for_s * 1000) + 1)
+        events = self._poller.poll(None if for_s is None else math.ceil(for_s * 1000))
         now = time.monotonic()
         for fd, what in events:
             if fd == self._inbox.fd:
@@ -234,12 +243,12 @@ class Standing:
         arrived = [each for each in arrived if each.number != signal.SIGCHLD]
         if not arrived:
             return
-        group_got = self._witness.fell_to()
+        group_got = self._witness.fell_to() if any(each.number not in HARMLESS for each in arrived) else None
         if group_got is not None and self.set.status is None:
             # Before the leader is told anything: what may come next wants a witness, too.
             self._witness.relieve()
-            self._remember_witness()
-        for each in arrived:
+        # The kernel hands them out by number. A CONT that waited until after the others could undo a later stop.
+        for each in sorted(arrived, key=lambda each: each.number != signal.SIGCONT):
             self._on_signal(now, each, group_got)
 
     def _on_signal(self, now: float, arrived: Arrived, group_got: int | None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 from contextlib import suppress
 from typing import Final
 
@@ -38,9 +37,10 @@ class Witness:
 
     def __init__(self) -> None:
         """Post the first one; without a shell there is none, and nothing is ever seen."""
-        self.pid: int | None = None
+        self.pids: set[int] = set()
+        """Its pid, or nothing; the same set for ever."""
         self._held: Pinned | None = None
-        self._line: socket.socket | None = None
+        self._ask = self._answer = -1
         self._post()
 
     def fell_to(self) -> int | None:
@@ -50,17 +50,21 @@ class Witness:
         number, not in the order they were sent. Waits for an answer, at most `ANSWERS_WITHIN_S`. Who answers
         was sent none of them: a signal that ends a process is acted on before anything else it does.
         """
-        held, line = self._held, self._line
-        if held is None or line is None:
+        held = self._held
+        if held is None:
             return None
-        try:
-            line.send(b"?\n")
-            if line.recv(16):
+        with suppress(BrokenPipeError):
+            os.write(self._ask, b"?\n")
+            poller = select.poll()
+            poller.register(self._answer, select.POLLIN)
+            if not poller.poll(int(ANSWERS_WITHIN_S * 1000)):
+                # It is stopped, or the machine is on its knees. Better told twice than not at all; and an answer
+                # that comes late must not be taken for one to the next question.
+                self.close()
+                self._post()
                 return None
-        except TimeoutError:
-            return None  # stopped by ^Z, or the machine is on its knees: better told twice than not at all
-        except OSError:
-            pass
+            if os.read(self._answer, 16):
+                return None
         _exits(held)
         status = peek(held.pid)
         return None if status is None else status.signal
@@ -81,8 +85,8 @@ class Witness:
         self._dismiss()
 
     def _post(self) -> None:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(ANSWERS_WITHIN_S)
+        their_ask, ask = os.pipe()
+        answer, their_answer = os.pipe()
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
             pid, pidfd = launch(
@@ -90,7 +94,7 @@ class Witness:
                     path=_SHELL,
                     argv=(_SHELL, b"-c", _SCRIPT),
                     env=(),
-                    descriptors=((theirs.fileno(), 0), (theirs.fileno(), 1), (null, 2)),
+                    descriptors=((their_ask, 0), (their_answer, 1), (null, 2)),
                     parent_death=signal.SIGKILL,
                     session=Session.INHERIT,
                     # ^\ must not leave a core file in the user's folder.
@@ -98,22 +102,24 @@ class Witness:
                 )
             )
         except LaunchFailed:
-            ours.close()
+            os.close(ask)
+            os.close(answer)
             return
         finally:
-            theirs.close()
-            os.close(null)
-        self.pid, self._line = pid, ours
+            for fd in (their_ask, their_answer, null):
+                os.close(fd)
+        self.pids.add(pid)
+        self._ask, self._answer = ask, answer
         self._held = load().pin(pid) if pidfd is None else load().adopt_pidfd(pid, pidfd)
 
     def _dismiss(self) -> None:
-        held, line = self._held, self._line
-        self._held = self._line = self.pid = None
+        held, self._held = self._held, None
         if held is not None:
-            reap(held.pid)
+            if reap(held.pid) is not None:
+                self.pids.discard(held.pid)
             held.close()
-        if line is not None:
-            line.close()
+            os.close(self._ask)
+            os.close(self._answer)
 
 
 def _exits(held: Pinned) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from birthmark.core.identity import HostFacts, Sighting
 from birthmark.core.outcomes import Delivery, ExitStatus, SignalRecord, Warrant
+from birthmark.core.records import dataclass
 
 
 class Pinned:
@@ -88,6 +88,13 @@ class ProcessControl(Protocol):
         """
         ...
 
+    def hold(self, pid: int) -> Pinned:
+        """Take hold as `pin` does, for whoever looks next: what the handle already proves is not read twice.
+
+        `start_ticks` may be -1 until `observe` has seen it.
+        """
+        ...
+
     def adopt_pidfd(self, pid: int, fd: int) -> Pinned:
         """Wrap a pidfd opened at spawn; the result owns it."""
         ...
@@ -149,9 +156,12 @@ class ProcessControl(Protocol):
         ...
 
     def glance(self, pid: int) -> tuple[int | None, bytes]:
-        """Return a process's tag, and unless it has one the start of its environment, as cheaply as can be.
+        """Return a process's tag, and unless it has one its environment, as cheaply as can be.
 
         For sweeps that ask whether a closer look pays; nothing is proven by it. (None, b"") means no.
+
+        Raises:
+            LookFailed: It is us who cannot look at anybody: out of descriptors, say.
         """
         ...
 

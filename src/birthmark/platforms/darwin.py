@@ -42,6 +42,7 @@ __all__ = [
     "group_lives",
     "group_members",
     "group_of",
+    "hold",
     "is_our_child",
     "is_zombie",
     "observe",
@@ -210,6 +211,9 @@ def pin(pid: int) -> Pinned:
         os.close(fd)
         raise ProcessGone(pid)
     return Pinned(pid, fd, info.start_us)
+
+
+hold = pin
 
 
 def adopt_pidfd(pid: int, fd: int) -> Pinned:

@@ -47,9 +47,12 @@ def suspend_ourselves() -> None:
     never sleep for ever.
     """
     before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
     try:
+        # Sent while blocked: should the terminal's own be here already, or come now, both are one stop. What is
+        # still pending when we are continued, the kernel drops.
         signal.raise_signal(signal.SIGTSTP)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGTSTP, before)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Final, Protocol
+
+from birthmark.core.records import dataclass
 
 KEEP_HARD: Final = -2
 """As the hard value of a limit: leave it alone, set the soft one, and go on if that cannot be done."""
@@ -98,9 +99,8 @@ class Launch:
             culprit = next(text for text in texts if b"\0" in text)
             raise ValueError(f"a NUL in {culprit!r}")
         # All entries at once; which of them is wrong is asked only when one is.
-        ends = [entry.find(b"=") for entry in self.env]
-        names = {entry[:end] for entry, end in zip(self.env, ends, strict=True)}
-        if len(names) != len(ends) or min(ends, default=1) < 1:
+        names = {entry.partition(b"=")[0] for entry in self.env if b"=" in entry}
+        if len(names) != len(self.env) or b"" in names:
             raise ValueError(f"not an environment entry with a name of its own: {_nameless(self.env)!r}")
         targets = [theirs for _, theirs in self.descriptors]
         if len(set(targets)) != len(targets) or not {0, 1, 2}.issubset(targets) or min(targets) < 0:

@@ -18,7 +18,6 @@ from birthmark.platforms import posix
 from birthmark.platforms.contract import Capabilities, Pinned
 from birthmark.platforms.posix import deliver, group_lives, group_of, is_our_child, reap
 from birthmark.platforms.procfs import (
-    FIRST_READ_BYTES,
     all_pids,
     children_of,
     command_line,
@@ -27,6 +26,7 @@ from birthmark.platforms.procfs import (
     is_zombie,
     own_environ,
     parent_of,
+    read_environ,
     read_stat,
     start_ticks_of,
     stat_of,
@@ -52,6 +52,7 @@ __all__ = [
     "group_lives",
     "group_members",
     "group_of",
+    "hold",
     "is_our_child",
     "is_zombie",
     "observe",
@@ -95,6 +96,14 @@ def pin(pid: int) -> Pinned:
             hidden.close()
         raise ProcessGone(pid)
     return Pinned(pid, fd, ticks)
+
+
+def hold(pid: int) -> Pinned:
+    """Take hold of `pid` without reading when it started; see `ProcessControl.hold`."""
+    if signalable_pid(pid) is None:
+        raise ValueError(f"{pid} is no pid: 1 to 2**31-1 are")
+    fd = _open_pidfd(pid)
+    return pin(pid) if fd is None else Pinned(pid, fd, -1)
 
 
 def adopt_pidfd(pid: int, fd: int) -> Pinned:
@@ -187,9 +196,11 @@ def _hidden(pinned: Pinned, here: HostFacts) -> Sighting:
 
 def exited(pinned: Pinned) -> bool:
     """Say whether it has exited, reaped or not. Source: pidfd_open(2), "poll"."""
-    if pinned.fd is not None:
+    # Read once: whoever reaps it in another thread closes it.
+    fd = pinned.fd
+    if fd is not None:
         poller = select.poll()
-        poller.register(pinned.fd, select.POLLIN)
+        poller.register(fd, select.POLLIN)
         # Ready when the whole thread group has exited, which a leader in state Z has not always.
         return bool(poller.poll(0))
     stat = read_stat(pinned.pid)
@@ -204,20 +215,14 @@ def exit_fd(pinned: Pinned) -> int | None:
 
 
 def glance(pid: int) -> tuple[int | None, bytes]:
-    """Return the tag's resource limit and the first 32 KiB of the environment; see `ProcessControl.glance`."""
+    """Return the tag's resource limit, or the environment; see `ProcessControl.glance`."""
     tag = read_tag(pid)
     if tag is not None and is_tag(tag):
         return tag, b""
     try:
-        fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+        return None, read_environ(f"/proc/{pid}/environ")
     except OSError:
         return None, b""
-    try:
-        return None, os.read(fd, FIRST_READ_BYTES)
-    except OSError:
-        return None, b""
-    finally:
-        os.close(fd)
 
 
 def read_tag(pid: int) -> int | None:

@@ -9,7 +9,7 @@ from birthmark.platforms.launch import Born, Launch, LaunchFailed, end_unclaimed
 def launch(request: Launch) -> Born:
     """Start the program from the native thread; see `birthmark.platforms.launch.launch`.
 
-    The GIL is kept for the first 20 ms of the wait, so that a busy host does not delay it, and given away
+    The GIL is kept for the first 50 ms of the wait, so that a busy host does not delay it, and given away
     then: the exec may wait for a file system that this very process serves.
 
     Platform: Linux.

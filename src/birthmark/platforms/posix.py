@@ -22,6 +22,8 @@ PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
 # A stopped process cannot act on a signal that asks it to leave (all but KILL stay pending).
 _ASKS_TO_LEAVE: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 
+_WALKS: Final = 10
+
 _ancestry: tuple[int, frozenset[int]] = (0, frozenset())
 _group_flag: bool | None = None
 
@@ -42,7 +44,13 @@ def deliver(target: Pinned, sig: int, warrant: Warrant, *, group: bool = False) 
         SignalFailed: Any other errno.
     """
     scope = Scope.GROUP if group else Scope.PROCESS
-    refusal = _refusal(target, warrant, group=group)
+    refusal = _exclusion(target.pid, warrant, group=group)
+    if refusal is None:
+        refusal = _lost_ground(target.pid, warrant)
+        # A child that was reaped is nobody's child any more: that it is gone is the whole answer.
+        if refusal is not None and reaped(target):
+            _record(target, sig, scope, warrant, Delivery.GONE)
+            return Delivery.GONE
     if refusal is not None:
         _record(target, sig, scope, warrant, Delivery.REFUSED, refusal)
         raise NotSignalable(target.pid, refusal)
@@ -68,25 +76,16 @@ def deliver(target: Pinned, sig: int, warrant: Warrant, *, group: bool = False) 
 
 def _send(target: Pinned, sig: int, group: bool) -> None:
     """Make the system call, through the pidfd where there is one."""
-    global _group_flag
+    # Read once: whoever reaps it in another thread closes it.
+    fd = target.fd
     # Elsewhere the descriptor tells of the exit, and nothing can be sent through it.
-    if sys.platform == "linux" and target.fd is not None:
+    if sys.platform == "linux" and fd is not None:
         if not group:
-            signal.pidfd_send_signal(target.fd, sig)
+            signal.pidfd_send_signal(fd, sig)
             return
-        if _group_flag is not False:
-            try:
-                signal.pidfd_send_signal(target.fd, sig, None, PIDFD_SIGNAL_PROCESS_GROUP)
-                _group_flag = True
-                return
-            except OSError as err:
-                if err.errno != errno.EINVAL:
-                    # ESRCH: it knows the flag, and the process leads no group. Anything else tells nothing.
-                    if err.errno == errno.ESRCH:
-                        _group_flag = True
-                    raise
-                # Linux before 6.9 does not know the flag.
-                _group_flag = False
+        if _knows_group_flag(fd):
+            signal.pidfd_send_signal(fd, sig, None, PIDFD_SIGNAL_PROCESS_GROUP)
+            return
     # By number: while the process it was pinned as is there, even unreaped, nobody else can be
     # given the number. The gap between this look and the call is what a pidfd closes.
     if not _still_there(target):
@@ -97,15 +96,29 @@ def _send(target: Pinned, sig: int, group: bool) -> None:
         os.kill(target.pid, sig)
 
 
+def _knows_group_flag(fd: int) -> bool:
+    """Say whether this kernel knows the flag; Linux before 6.9 does not. Asked once, on any pidfd."""
+    global _group_flag
+    if _group_flag is None:
+        try:
+            # Signal 0: with another, EINVAL might be about the signal.
+            signal.pidfd_send_signal(fd, 0, None, PIDFD_SIGNAL_PROCESS_GROUP)
+        except OSError as err:
+            # ESRCH and EPERM are answers about the process, by a kernel that knows the flag.
+            _group_flag = err.errno in (errno.ESRCH, errno.EPERM)
+        else:
+            _group_flag = True
+    return _group_flag
+
+
 def _still_there(target: Pinned) -> bool:
     from birthmark.platforms import load
 
     return load().start_ticks_of(target.pid) == target.start_ticks
 
 
-def _refusal(target: Pinned, warrant: Warrant, *, group: bool) -> str | None:
-    """Return the rule that forbids this signal, or None."""
-    pid = target.pid
+def _exclusion(pid: int, warrant: Warrant, *, group: bool) -> str | None:
+    """Return the rule that forbids this signal whatever becomes of the target, or None."""
     if signalable_pid(pid) is None:
         return "no process has such a pid"
     if pid == os.getpid():
@@ -124,14 +137,17 @@ def _refusal(target: Pinned, warrant: Warrant, *, group: bool) -> str | None:
             return "an ancestor of ours is in that group"
     if not warrant.covers(pid):
         return "it is not proven ours" if warrant.proof is None else f"it is not proven ours: {warrant.proof}"
-    if warrant.basis is Basis.CHILD or warrant.basis is Basis.DESCENT:
-        from birthmark.platforms import load
+    return None
 
-        platform = load()
-        if warrant.basis is Basis.CHILD and not platform.is_our_child(pid):
-            return "it is not our unreaped child"
-        if warrant.basis is Basis.DESCENT and platform.parent_of(pid) != warrant.parent:
-            return "its parent is not the one it was found under"
+
+def _lost_ground(pid: int, warrant: Warrant) -> str | None:
+    """Return why the warrant's ground, asked again right now, does not hold; None when it does."""
+    from birthmark.platforms import load
+
+    if warrant.basis is Basis.CHILD and not load().is_our_child(pid):
+        return "it is not our unreaped child"
+    if warrant.basis is Basis.DESCENT and load().parent_of(pid) != warrant.parent:
+        return "its parent is not the one it was found under"
     return None
 
 
@@ -144,7 +160,7 @@ def _ancestors() -> frozenset[int]:
     global _ancestry
     me = os.getpid()
     if _ancestry[0] != me:
-        _ancestry = (me, _walk_up(me))
+        _ancestry = (me, _all_ancestors())
     return _ancestry[1]
 
 
@@ -154,16 +170,30 @@ def refresh_ancestors() -> None:
     _ancestry = (0, frozenset())
 
 
-def _walk_up(pid: int) -> frozenset[int]:
+def _all_ancestors() -> frozenset[int]:
+    """Walk up until two walks agree: a parent that dies under us would end the chain early, for ever."""
+    found: set[int] = set()
+    before: list[int] | None = None
+    for _ in range(_WALKS):
+        chain = _walk_up()
+        # One ancestor too many refuses a signal; one too few sends it.
+        found.update(chain)
+        if chain == before:
+            break
+        before = chain
+    return frozenset(found)
+
+
+def _walk_up() -> list[int]:
     from birthmark.platforms import load
 
     platform = load()
-    chain: set[int] = set()
+    chain: list[int] = []
     parent: int | None = os.getppid()
     while parent and parent not in chain:
-        chain.add(parent)
+        chain.append(parent)
         parent = platform.parent_of(parent)
-    return frozenset(chain)
+    return chain
 
 
 def _record(

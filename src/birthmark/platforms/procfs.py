@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Final
@@ -20,6 +21,8 @@ _PF_KTHREAD: Final = 0x00200000
 # from the heap (128 KiB costs five times as much, since malloc maps new pages each time).
 FIRST_READ_BYTES: Final = 32 * 1024
 _STAT_BYTES: Final = 1024
+# Errors that say something about us, and nothing about the process looked at.
+_OURS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def read_stat(pid: int) -> Stat | None:
@@ -110,8 +113,18 @@ def _environ_of_threads(pid: int) -> tuple[EnvironState, bytes]:
 
 
 def read_environ(path: str) -> bytes:
+    """Read an environment block, whole; the errors are the kernel's, and about the process.
+
+    Raises:
+        LookFailed: It is us who cannot look: out of descriptors, or of memory.
+    """
     # Never kept across an exec: an open descriptor stays bound to the old image.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as err:
+        if err.errno in _OURS:
+            raise LookFailed("processes", os.strerror(err.errno)) from err
+        raise
     try:
         block = os.read(fd, FIRST_READ_BYTES)
         if len(block) < FIRST_READ_BYTES:
@@ -208,7 +221,11 @@ def require_procfs() -> None:
 def all_pids() -> list[int]:
     """Return every pid procfs shows us, ascending."""
     require_procfs()
-    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    try:
+        names = os.listdir("/proc")
+    except OSError as err:
+        raise LookFailed("processes", f"/proc: {os.strerror(err.errno or 0)}") from err
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def children_of(pid: int) -> list[int]:
@@ -222,6 +239,8 @@ def children_of(pid: int) -> list[int]:
         return found
     except PermissionError:
         return _children_by_stat(pid)
+    except OSError as err:
+        raise LookFailed(f"process {pid}", os.strerror(err.errno or 0)) from err
     for thread in threads:
         try:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
@@ -232,6 +251,8 @@ def children_of(pid: int) -> list[int]:
                 return _children_by_stat(pid)
         except (ProcessLookupError, PermissionError):
             continue
+        except OSError as err:
+            raise LookFailed(f"process {pid}", os.strerror(err.errno or 0)) from err
     return found
 
 

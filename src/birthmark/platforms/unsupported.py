@@ -26,6 +26,7 @@ __all__ = [
     "group_lives",
     "group_members",
     "group_of",
+    "hold",
     "is_our_child",
     "is_zombie",
     "observe",
@@ -67,6 +68,9 @@ def pin(pid: int) -> Pinned:
     if signalable_pid(pid) is None:
         raise ValueError(f"{pid} is no pid: 1 to 2**31-1 are")
     _refuse("taking hold of a process")
+
+
+hold = pin
 
 
 def adopt_pidfd(pid: int, fd: int) -> Pinned:

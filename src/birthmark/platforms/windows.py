@@ -50,6 +50,7 @@ __all__ = [
     "group_lives",
     "group_members",
     "group_of",
+    "hold",
     "hold_in_job",
     "is_our_child",
     "is_zombie",
@@ -189,6 +190,9 @@ def pin(pid: int) -> Held:
         held.close()
         raise ProcessGone(pid)
     return held
+
+
+hold = pin
 
 
 def adopt_pidfd(pid: int, fd: int) -> Held:

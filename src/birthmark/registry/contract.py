@@ -35,6 +35,16 @@ class BirthState(Enum):
     """It is gone, and nobody saw it end: its exit status is unknown for ever."""
 
 
+class BirthOrigin(Enum):
+    """Who spawned it."""
+
+    UP = "up"
+    """A supervisor, whose registry this is."""
+
+    RUN = "run"
+    """`birthmark run`, which keeps papers; they were taken in later. Copies are per client."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     """The supervisor that holds an installation. `identity` is None once it has left in order."""
@@ -58,7 +68,10 @@ class ServiceRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BirthRecord:
-    """One spawn of one service. `exit` is None while it lives, and when nobody saw it end."""
+    """One spawn of one service. `exit` is None while it lives, and when nobody saw it end.
+
+    `epoch` is 0 for a birth that no supervisor started.
+    """
 
     birth: BirthId
     service: ServiceName
@@ -71,6 +84,7 @@ class BirthRecord:
     ended_at: datetime | None = None
     exit: ExitStatus | None = None
     why: str | None = None
+    origin: BirthOrigin = BirthOrigin.UP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +181,14 @@ class Registry(Protocol):
 
         Raises:
             RecordConflict: The birth is not known, or has ended already.
+        """
+        ...
+
+    def take_in(self, births: Sequence[BirthRecord], *, epoch: int) -> int:
+        """Write down births as they are, open ones and ended ones, all or none; on disk when this returns.
+
+        Those that are written down already stay as they were, so that taking in twice changes nothing.
+        Returns how many were new.
         """
         ...
 

@@ -14,7 +14,15 @@ from birthmark.core.outcomes import ExitStatus
 from birthmark.core.service import birth_id, service_name
 from birthmark.core.states import Desired
 from birthmark.errors import RecordUndecodable
-from birthmark.registry.contract import AuditEntry, BirthRecord, BirthState, Owner, PortLease, ServiceRecord
+from birthmark.registry.contract import (
+    AuditEntry,
+    BirthOrigin,
+    BirthRecord,
+    BirthState,
+    Owner,
+    PortLease,
+    ServiceRecord,
+)
 
 Row = Mapping[str, object]
 """One row by column name. A `sqlite3.Row` becomes one with `dict`."""
@@ -108,7 +116,29 @@ def birth_of(row: Row) -> BirthRecord:
             ended_at=_time_or_none(row, "ended_at"),
             exit=None if row["exit"] is None else _exit(_object(row["exit"])),
             why=None if row["why"] is None else _text(row, "why"),
+            origin=BirthOrigin(row["origin"]),
         )
+
+
+def values_of(record: BirthRecord) -> tuple[str | int | None, ...]:
+    """Return a birth as a row of `births` holds it, from `service` on, in the order of `SqliteRegistry.take_in`."""
+
+    def time(at: datetime | None) -> str | None:
+        return None if at is None else to_time(at)
+
+    return (
+        str(record.service),
+        record.kind.value,
+        record.state.value,
+        record.epoch,
+        None if record.identity is None else to_json(record.identity.to_dict()),
+        to_time(record.intended_at),
+        time(record.born_at),
+        time(record.ended_at),
+        to_json(record.exit.to_dict()) if record.exit is not None and record.exit.known else None,
+        record.why,
+        record.origin.value,
+    )
 
 
 def lease_of(row: Row) -> PortLease:

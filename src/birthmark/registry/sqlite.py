@@ -29,6 +29,7 @@ from birthmark.registry.rows import (
     service_of,
     to_json,
     to_time,
+    values_of,
 )
 
 BUSY_TIMEOUT_S: Final = 5.0
@@ -197,6 +198,18 @@ class SqliteRegistry:
             )
             if done.rowcount == 0:
                 raise RecordConflict(f"birth {birth}", "it is not open (unknown, or ended already)")
+
+    def take_in(self, births: Sequence[BirthRecord], *, epoch: int) -> int:
+        """Write down births as they are, all or none; see `Registry.take_in`."""
+        with self._writing(epoch) as db:
+            before = db.total_changes
+            db.executemany(
+                "INSERT INTO births (id, installation, service, kind, state, epoch, identity,"
+                " intended_at, born_at, ended_at, exit, why, origin)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                [(record.birth, self._installation, *values_of(record)) for record in births],
+            )
+            return db.total_changes - before
 
     def birth(self, birth: BirthId) -> BirthRecord | None:
         """Return one birth, or None when it is not known."""

@@ -68,6 +68,7 @@ class Service:
         self._hurry: Hurry | None = None
         self._force = False
         self._anew = False
+        self._starting = False
         self._due: float | None = None
         self._gap_s = LOOK_AGAIN_S
         self._changed = anyio.Event()
@@ -100,12 +101,14 @@ class Service:
     @property
     def runs(self) -> bool:
         """Whether there is anything to stop, as far as we know."""
-        return self.observed not in _NOTHING_RUNS and self.observed is not Observed.BACKOFF
+        return self._starting or (
+            self.observed not in _NOTHING_RUNS and self.observed is not Observed.BACKOFF
+        )
 
     @property
     def rests(self) -> bool:
         """Whether nothing runs and nothing is going to by itself."""
-        return self.observed in _NOTHING_RUNS
+        return self.observed in _NOTHING_RUNS and not self._starting
 
     async def until_settled(self) -> None:
         """Wait until a start was made or refused, or is wanted no longer."""
@@ -119,11 +122,7 @@ class Service:
 
     async def until_down(self) -> None:
         """Wait until nothing runs any more, a stop has failed, or *up* is wanted instead."""
-        await self._until(
-            lambda: (
-                self.desired is Desired.UP or self.stop_error is not None or self.observed in _NOTHING_RUNS
-            )
-        )
+        await self._until(lambda: self.desired is Desired.UP or self.stop_error is not None or self.rests)
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         while not reached():
@@ -198,15 +197,21 @@ class Service:
     async def _start(self, tasks: anyio.abc.TaskGroup) -> None:
         if self.observed is not Observed.BLOCKED:
             self._see(Observed.STARTING, "being started")
+        blocked: Blocked | None = None
+        # A start that is tried again while *blocked* is under way all the same: a stop waits for it.
+        self._starting = True
         try:
             await self._require_no_leftover()
             running = await start_birth(self._house, self.spec, self._journal)
         except Blocked as err:
-            self._block(err)
-            return
+            blocked = err
         except (SupervisionError, OSError) as err:
             # No descriptors left, no memory: one service waits, and the others go on.
-            self._block(Blocked("system", str(err)))
+            blocked = Blocked("system", str(err))
+        finally:
+            self._starting = False
+        if blocked is not None:
+            self._block(blocked)
             return
         self._gap_s = LOOK_AGAIN_S
         self.receipt = self.stop_error = self._told = None
@@ -224,6 +229,9 @@ class Service:
             self.leftovers.pop(0)
 
     def _block(self, err: Blocked) -> None:
+        if self.desired is Desired.DOWN:
+            self._see(Observed.ABSENT, "stopped, as asked")
+            return
         news = str(err) != self.why
         self._see(Observed.BLOCKED, str(err))
         if news:
@@ -265,8 +273,8 @@ class Service:
                 told: str | NotReady = await wait_ready(self._house, running)
             except NotReady as err:
                 told = err
-            except LookFailed as err:
-                told = NotReady(str(err))
+            except (LookFailed, OSError) as err:
+                told = NotReady(f"it could not be asked: {err}")
             if self._running is running:
                 self._told = told
                 self._woken.set()
@@ -328,6 +336,7 @@ class Service:
         self.receipt = receipt
         self.last_exit = LastExit(status=status, at=clock.now(), asked=asked)
         self._exits.append(str(self.last_exit))
+        self._journal.notice(f"ended: {self.last_exit} ({self._outcome()})")
         self._see(Observed.EXITED, str(self.last_exit))
         if self._anew and self.desired is Desired.UP:
             # Wanted again while it was being stopped: that is a start, and no restart to be ruled on.

@@ -80,7 +80,8 @@ class Supervisor:
             subreaper: Have escaped descendants fall to this process, which then reaps them.
         """
         self._specs = {spec.name: spec for spec in services}
-        self._registry, self._installation, self._clock, self._say = registry, installation, clock, say
+        self._registry, self._installation, self._clock = registry, installation, clock
+        self._say = _heard_or_not(say)
         self._settings = settings or SupervisorSettings()
         self._environ = dict(os.environ) if environ is None else dict(environ)
         self._subreaper = subreaper
@@ -398,6 +399,16 @@ class Supervisor:
         if self._house is None:
             raise WorkerLost("the supervisor")
         return self._house
+
+
+def _heard_or_not(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a `say` whose listener may leave: a closed terminal ends no service."""
+
+    def speak(line: str) -> None:
+        with suppress(OSError, ValueError):
+            say(line)
+
+    return speak
 
 
 def own_identity(installation: Installation) -> Identity:

@@ -293,6 +293,9 @@ class FakeControl:
             self._require_sight()
         return self._hold(process)
 
+    def hold(self, pid: int) -> Pinned:
+        return self.pin(pid)
+
     def adopt_pidfd(self, pid: int, fd: int) -> Pinned:
         process = self._by_pid.get(pid)
         pinned = Pinned(pid, fd, -1 if process is None else process.start_ticks)
@@ -383,7 +386,12 @@ class FakeControl:
         return True
 
     def deliver(self, target: Pinned, sig: int, warrant: Warrant, *, group: bool = False) -> Delivery:
-        refusal = self._refusal(target.pid, warrant, group=group)
+        refusal = self._exclusion(target.pid, warrant, group=group)
+        if refusal is None:
+            refusal = self._lost_ground(target.pid, warrant)
+            if refusal is not None and self._held(target) is None:
+                self._record(target.pid, sig, warrant, group, Delivery.GONE)
+                return Delivery.GONE
         if refusal is not None:
             self._record(target.pid, sig, warrant, group, Delivery.REFUSED, refusal)
             raise NotSignalable(target.pid, refusal)
@@ -474,7 +482,7 @@ class FakeControl:
         elif (sig == _KILL and not process.unkillable) or (sig != _KILL and sig not in process.ignores):
             self.exit(process.pid, ExitStatus(signal=sig))
 
-    def _refusal(self, pid: int, warrant: Warrant, *, group: bool) -> str | None:
+    def _exclusion(self, pid: int, warrant: Warrant, *, group: bool) -> str | None:
         """The rules of the real one, on values."""
         if signalable_pid(pid) is None:
             return "no process has such a pid"
@@ -496,6 +504,9 @@ class FakeControl:
                 if warrant.proof is None
                 else f"it is not proven ours: {warrant.proof}"
             )
+        return None
+
+    def _lost_ground(self, pid: int, warrant: Warrant) -> str | None:
         if warrant.basis is Basis.CHILD and not self.is_our_child(pid):
             return "it is not our unreaped child"
         if warrant.basis is Basis.DESCENT and self.parent_of(pid) != warrant.parent:

@@ -120,6 +120,15 @@ class MemoryRegistry:
             known = status if status is not None and status.known else None
             self._births[birth] = replace(record, state=state, ended_at=at, exit=known, why=why)
 
+    def take_in(self, births: Sequence[BirthRecord], *, epoch: int) -> int:
+        """Write down births as they are, all or none; see `Registry.take_in`."""
+        with self._using(epoch):
+            before = len(self._births)
+            for record in births:
+                known = record.exit if record.exit is not None and record.exit.known else None
+                self._births.setdefault(record.birth, replace(record, exit=known))
+            return len(self._births) - before
+
     def birth(self, birth: BirthId) -> BirthRecord | None:
         """Return one birth, or None when it is not known."""
         with self._using(None):

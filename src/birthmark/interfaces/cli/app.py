@@ -95,12 +95,14 @@ def cli() -> None:
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command line `words`; returns the exit code. No exception but SystemExit leaves it."""
+    _fill_standard_descriptors()
     _make_printable(sys.stdout)
     _make_printable(sys.stderr)
     try:
         code = cli.main(args=list(words), prog_name="birthmark", standalone_mode=False)
         # What was printed is only done once it has arrived.
-        sys.stdout.flush()
+        if _given(sys.stdout):
+            sys.stdout.flush()
         return code if isinstance(code, int) else Exit.DONE
     except click.UsageError as err:
         _complain(err.format_message().rstrip("."))
@@ -124,7 +126,8 @@ def run_command(words: Sequence[str]) -> int:
         return Exit.TIMED_OUT
     except BrokenPipeError:
         # The reader has left (`birthmark ps | head`). Python would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if _given(sys.stdout):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except Exception as err:
         if os.environ.get("BIRTHMARK_DEBUG"):
@@ -142,8 +145,22 @@ def _complain(text: str) -> None:
         pass  # nobody reads it; the exit code says it too
 
 
+def _fill_standard_descriptors() -> None:
+    """Open what was closed when we began: else the next file or socket gets its number, and somebody's words."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is given: this one
+
+
 def _make_printable(stream: TextIO) -> None:
     """Have characters that the terminal's encoding lacks escaped: a name in another script fails no command."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
+
+
+def _given(stream: object) -> bool:
+    """Say whether a standard stream is there: Python has None for one that was closed when it began."""
+    return stream is not None

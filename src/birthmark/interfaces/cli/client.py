@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import _socket  # half the import time of `socket`, and all that is needed here
 import json
-import socket
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from birthmark.errors import SupervisorUnreachable
 from birthmark.interfaces.faces import FACES, PLAIN, Exit, Face, error_called
@@ -17,6 +17,8 @@ from birthmark.interfaces.sockets import address_of, control_socket
 READ_WITHIN_S: Final = 5.0
 """For questions that the supervisor answers from what it knows."""
 
+# RFC 3986, 2.3; `urllib.parse` costs more to import than a whole request takes.
+_UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _CHUNK_BYTES: Final = 65536
 _ANSWER_BYTES: Final = 64 * 1024 * 1024
 
@@ -42,7 +44,8 @@ class ErrorAnswer(Exception):
 
 def service_path(name: str, verb: str = "") -> str:
     """Return the path of a service, or of one of its verbs."""
-    path = f"/v1/services/{quote(name, safe='')}"
+    raw = name.encode("utf-8", "surrogateescape")
+    path = "/v1/services/" + "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in raw)
     return f"{path}/{verb}" if verb else path
 
 
@@ -69,7 +72,7 @@ def ask(
         f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
     )
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        with closing(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)) as connection:
             connection.settimeout(timeout_s)
             with address_of(where) as address:
                 connection.connect(address)
@@ -86,7 +89,7 @@ def ask(
     return _read_answer(raw, where)
 
 
-def _read_to_end(connection: socket.socket, deadline: float) -> bytes:
+def _read_to_end(connection: _socket.socket, deadline: float) -> bytes:
     parts: list[bytes] = []
     size = 0
     while size < _ANSWER_BYTES:

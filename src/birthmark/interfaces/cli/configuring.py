@@ -9,6 +9,7 @@ from pathlib import Path
 from birthmark.config.find import find_config
 from birthmark.config.load import load_files
 from birthmark.config.model import Config
+from birthmark.errors import ConfigError
 
 
 def load(files: Sequence[Path]) -> Config:
@@ -17,4 +18,11 @@ def load(files: Sequence[Path]) -> Config:
     Raises:
         ConfigError: There is none, or it cannot be used.
     """
-    return load_files(find_config(files, os.environ, Path.cwd()), environ=os.environ)
+    try:
+        here = Path.cwd()
+    except OSError as err:
+        if not files or not all(path.is_absolute() for path in files):
+            hint = "Go to another folder, or name files by absolute paths with -f"
+            raise ConfigError("the working directory", f"cannot be used: {err.strerror}", hint=hint) from err
+        here = Path("/")
+    return load_files(find_config(files, os.environ, here), environ=os.environ)

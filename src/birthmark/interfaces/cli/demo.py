@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import click
 
-from birthmark.interfaces.cli.render import json_option, print_json
+from birthmark.interfaces.cli.options import json_option
+from birthmark.interfaces.cli.render import print_json
 from birthmark.interfaces.faces import Exit
 
 
@@ -35,37 +33,21 @@ def demo(keep: bool, offline: bool, as_json: bool) -> int:
     """Show it all on real servers: up, proved, spoken to, killed, up again, stopped."""
     if os.name != "posix":
         raise click.ClickException("the demo needs Linux or macOS: it starts and kills as they do")
-    from birthmark.errors import SupervisionError
-    from birthmark.interfaces.demo.play import play
-    from birthmark.interfaces.demo.telling import DemoFailed, Teller
+    from birthmark.interfaces.demo.play import show
+    from birthmark.interfaces.demo.telling import Teller
 
     teller = Teller(as_json)
-    with _told_to_stop(), _folder(keep, teller.end) as folder:
-        try:
-            play(teller, folder, offline=offline)
-        except DemoFailed as failure:
-            teller.failed(failure)
-        except SupervisionError as err:
-            teller.failed(DemoFailed(str(err)))
-    told = teller.to_dict()
+    with _told_to_stop():
+        done = show(teller, offline=offline, keep=keep)
     if as_json:
-        print_json(told)
-    if not told["ok"]:
-        teller.end("The demo did not show what it promises; the reason is above.")
-        return Exit.FAILED
-    teller.end(f"That was birthmark, in {teller.took_s:.0f} s. Yours: birthmark up -f .mcp.json")
-    return Exit.DONE
-
-
-@contextmanager
-def _folder(keep: bool, say: object) -> Iterator[Path]:
-    """Make the folder of this one demo; removed at the end, unless it is to be kept."""
-    folder = Path(tempfile.mkdtemp(prefix="birthmark-demo-"))
-    try:
-        yield folder
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+        print_json(teller.to_dict())
+    if kept := teller.facts.get("folder"):
+        teller.end(f"The configuration, the logs and the registry are in {kept}")
+    if done:
+        teller.end(f"All of it in {teller.took_s:.0f} s. Now yours: birthmark up -f .mcp.json")
+    else:
+        teller.end("The demo has not shown what it promises; the reason is above.")
+    return Exit.DONE if done else Exit.FAILED
 
 
 @contextmanager
@@ -75,7 +57,9 @@ def _told_to_stop() -> Iterator[None]:
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    heeded = [
+        number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL
+    ]
     for number in heeded:
         signal.signal(number, leave)
     try:

@@ -10,6 +10,7 @@ def main() -> int:
     match sys.argv[1:]:
         case ["run", *words]:
             # It stands before every server a client starts, so it loads nothing that it does not use.
+            _last_what_the_client_put_first()
             from birthmark.keeper.front import main as run
 
             return run(words)
@@ -21,3 +22,19 @@ def main() -> int:
     from birthmark.interfaces.cli.app import run_command
 
     return run_command(sys.argv[1:])
+
+
+def _last_what_the_client_put_first() -> None:
+    """Look for modules on PYTHONPATH and in the working directory last: they are there for the command, not for us.
+
+    Nothing is taken away, since birthmark itself may be installed there. With -I there is nothing to move.
+    """
+    if sys.flags.isolated:
+        return
+    import os
+
+    # Relative entries and the empty one mean the working directory, which may be gone.
+    theirs = {
+        os.path.normpath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry
+    }
+    sys.path.sort(key=lambda entry: not os.path.isabs(entry) or os.path.normpath(entry) in theirs)

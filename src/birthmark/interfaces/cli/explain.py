@@ -16,6 +16,7 @@ from birthmark.interfaces.cli.render import one_line, print_json, tint
 from birthmark.interfaces.faces import Exit
 from birthmark.interfaces.ownership import Owner, Records, Whose
 from birthmark.interfaces.whose import whose
+from birthmark.platforms.contract import Pinned
 
 _EXITS: Final = {
     Owner.OURS: Exit.DONE,
@@ -64,16 +65,15 @@ def _pid(subject: str) -> int | None:
     Raises:
         UsageError: It is a number, and no process can have it.
     """
-    try:
-        pid = int(subject) if subject.isascii() else None
-    except ValueError:
-        pid = None
-    if pid is None:
+    # `int` would also take `1_0`, full-width digits and blanks.
+    digits = subject.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
         if not subject:
             raise click.UsageError(
-                "the name of the service is empty; give a pid, or a name that `birthmark ps` lists"
+                "the service's name is empty; give a pid, or a name that `birthmark ps` lists"
             )
         return None
+    pid = int(subject)
     if signalable_pid(pid) is None:
         what = (
             "names our own process group"
@@ -122,16 +122,19 @@ def members(found: Whose, installation: Installation) -> list[dict[str, object]]
         return []
     platform = load()
     rows: list[dict[str, object]] = []
+    held: list[Pinned] = []
     leader = pin_or_none(found.leader) if found.leader is not None else None
     try:
         if leader is not None and not platform.exited(leader):
             rows.append({"pid": leader.pid, "found": "leader", "command": platform.command_line(leader.pid)})
-        known = {leader.pid} if leader is not None else set()
+        known = [leader] if leader is not None else []
         for pinned, how in set_of(leader, birth=found.birth, installation=installation.id)(known):
-            with pinned:
-                command = platform.command_line(pinned.pid)
-                rows.append({"pid": pinned.pid, "found": how.value, "command": command})
+            held.append(pinned)
+            command = platform.command_line(pinned.pid)
+            rows.append({"pid": pinned.pid, "found": how.value, "command": command})
     finally:
+        for pinned in held:
+            pinned.close()
         if leader is not None:
             leader.close()
     return rows

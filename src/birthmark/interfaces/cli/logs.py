@@ -13,6 +13,7 @@ from typing import IO, Final, NamedTuple
 import click
 
 from birthmark.children.installation import Installation, open_installation
+from birthmark.core.service import service_name
 from birthmark.errors import UnknownService
 from birthmark.interfaces.cli.options import json_option
 from birthmark.interfaces.cli.records import written_down
@@ -86,7 +87,12 @@ def _require_known(name: str, installation: Installation) -> None:
 
     Raises:
         UnknownService: Neither.
+        UsageError: No service can have that name.
     """
+    try:
+        service_name(name)
+    except ValueError as err:
+        raise click.UsageError(str(err)) from err
     if log_path(installation.logs, name).exists():
         return
     with written_down(installation) as registry:

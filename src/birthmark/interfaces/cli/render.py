@@ -16,13 +16,19 @@ NONE: Final = "-"
 
 def print_json(value: object) -> None:
     """Print one value as JSON; indented for a person at a terminal, on one line for a program."""
-    indent = 2 if sys.stdout.isatty() else None
+    indent = 2 if _on_terminal() else None
     click.echo(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def coloured() -> bool:
     """Say whether colours are wanted: on a terminal, unless NO_COLOR is set to something (no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _on_terminal() -> bool:
+    # Closed by whoever started us, it is None. mypy does not know.
+    stream: object = sys.stdout
+    return stream is not None and sys.stdout.isatty()
 
 
 def tint(text: str, colour: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -121,7 +122,7 @@ class _Foreground:
                 with listening(installation.home) as listener:
                     server = ControlServer(make_app(self, about=about), say=self._say)
                     async with anyio.create_task_group() as serving:
-                        serving.start_soon(server.serve, [listener])
+                        serving.start_soon(_serve_to_its_end, server, listener)
                         try:
                             await self._supervise(names, about, installation, tell)
                         finally:
@@ -182,6 +183,12 @@ class _Foreground:
                     continue
                 self._say(f"{signal_name(number)}: stopping; once more shortens the grace")
                 self._asked.set()
+
+
+async def _serve_to_its_end(server: ControlServer, listener: socket.socket) -> None:
+    """Serve until the server is told to end. Cancelled, it would leave its connections open behind it."""
+    with anyio.CancelScope(shield=True):
+        await server.serve([listener])
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

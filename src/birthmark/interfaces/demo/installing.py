@@ -34,7 +34,7 @@ STEP_WITHIN_S: Final = 300.0
 """One installation; a slow line downloads some 20 MB."""
 LOCK_WITHIN_S: Final = 600.0
 _LOCK_EVERY_S: Final = 0.2
-_STAMP: Final = "complete.json"
+_STAMP: Final = "complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,14 @@ def ensure_installed(say: Callable[[str], None], *, offline: bool) -> Installed:
         DemoFailed: One cannot be made (the package and the way out are named), or `offline` and it is missing.
     """
     cache = cache_folder()
+    # Another Python, or other versions, are another folder: what an older birthmark runs from is left alone.
     wanted = json.dumps([SERVERS, AGENT, sys.version, sys.base_prefix], sort_keys=True)
     folder = cache / hashlib.sha256(wanted.encode()).hexdigest()[:12]
-    if not (installed := _complete(folder, cache)):
+    if not (folder / _STAMP).exists() or _find_uv(cache) is None:
         if offline:
-            names = ", ".join(requirement for requirement, *_ in [*SERVERS.values(), AGENT])
+            names = ", ".join(["uv", *(requirement for requirement, *_ in [*SERVERS.values(), AGENT])])
             raise DemoFailed(
-                f"--offline, and these are not installed in {cache}: {names}",
+                f"--offline, and not all of this is installed in {cache}: {names}",
                 ["Run `birthmark demo` once with the package registry in reach; after that it needs none."],
             )
         try:
@@ -76,44 +77,51 @@ def ensure_installed(say: Callable[[str], None], *, offline: bool) -> Installed:
                 ["XDG_CACHE_HOME names another place for it."],
             ) from err
         with _locked(cache, say):
-            # Somebody else may have made them while we waited.
-            installed = _complete(folder, cache) or _install(folder, cache, say)
-    return installed
-
-
-def _complete(folder: Path, cache: Path) -> Installed | None:
-    try:
-        uvx = Path(json.loads((folder / _STAMP).read_bytes())["uvx"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+            _install(folder, cache, say)
+    uv = _find_uv(cache)
+    if uv is None:
+        raise DemoFailed("uv was installed and is not there", [f"Remove {cache} and try again."])
     python = folder / "agent" / "bin" / "python"
-    if not (os.access(uvx, os.X_OK) and os.access(python, os.X_OK)):
-        return None
-    return Installed(folder, uvx, python, {**_places(folder, cache), "UV_OFFLINE": "1"})
+    return Installed(folder, uv.with_name("uvx"), python, {**_places(folder, cache), "UV_OFFLINE": "1"})
 
 
-def _install(folder: Path, cache: Path, say: Callable[[str], None]) -> Installed:
+def _install(folder: Path, cache: Path, say: Callable[[str], None]) -> None:
+    """Install what is missing.
+
+    Raises:
+        DemoFailed: It cannot be had.
+    """
+    uv = _find_uv(cache) or _install_uv(cache, say)
+    if (folder / _STAMP).exists():
+        return  # another demo has done it while we waited
     shutil.rmtree(folder, ignore_errors=True)  # half of one, from an attempt that was broken off
     folder.mkdir(parents=True)
-    uv = _find_uv(cache, say)
-    environ = {**os.environ, **_places(folder, cache), "UV_NO_PROGRESS": "1"}
-    # Our own environment is not to be mistaken for the one that is asked for.
-    environ.pop("VIRTUAL_ENV", None)
-    for requirement, *held in SERVERS.values():
+    # A server's environment is its own: ours is not to be mistaken for it, and no PYTHONPATH reaches into it.
+    outer = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "VIRTUAL_ENV" and not name.startswith("PYTHON")
+    }
+    environ = {**outer, **_places(folder, cache), "UV_NO_PROGRESS": "1"}
+    for name, (requirement, *held) in SERVERS.items():
         say(f"installing {requirement} …")
-        beside = [word for each in held for word in ("--with", each)]
-        words = ["tool", "install", "--compile-bytecode", "--python", sys.executable, *beside, requirement]
+        words = ["tool", "install", "--python", sys.executable, name]
         _uv(uv, words, environ, folder, requirement)
+        # The version is a second step: a plain `uvx NAME` takes what was installed by that name without options.
+        python = folder / "tools" / name / "bin" / "python"
+        _uv(uv, ["pip", "install", "--python", str(python), requirement, *held], environ, folder, requirement)
+        # Started once without the registry, as the demo will: it has to work, and the next start is a warm one.
+        code, output = _run(
+            [str(uv.with_name("uvx")), name, "--help"], {**environ, "UV_OFFLINE": "1"}, folder
+        )
+        if code != 0:
+            raise DemoFailed(f"{requirement} is installed and does not start", _last_of(output))
     say(f"installing {AGENT[0]} …")
     agent = folder / "agent"
     _uv(uv, ["venv", "--python", sys.executable, str(agent)], environ, folder, "the agent's environment")
     words = ["pip", "install", "--compile-bytecode", "--python", str(agent / "bin" / "python"), *AGENT]
     _uv(uv, words, environ, folder, AGENT[0])
-    (folder / _STAMP).write_text(json.dumps({"uvx": str(uv.with_name("uvx"))}))
-    installed = _complete(folder, cache)
-    if installed is None:
-        raise DemoFailed(f"what uv installed in {folder} is not complete", [f"Remove {cache} and try again."])
-    return installed
+    (folder / _STAMP).write_text(f"{sys.version}\n")
 
 
 def _places(folder: Path, cache: Path) -> dict[str, str]:
@@ -124,51 +132,70 @@ def _places(folder: Path, cache: Path) -> dict[str, str]:
     }
 
 
-def _find_uv(cache: Path, say: Callable[[str], None]) -> Path:
-    """Return a uv with uvx beside it: that of our environment, the user's own, or one installed for the demo."""
-    own = cache / "uv" / "bin" / "uv"
-    found = shutil.which("uv")
-    for uv in (Path(sys.executable).with_name("uv"), Path(found or own), own):
-        if uv.with_name("uvx").exists() and _run([str(uv), "--version"], os.environ, cache)[0] == 0:
-            return uv.absolute()
+def _find_uv(cache: Path) -> Path | None:
+    """Return a uv with uvx beside it: that of our environment, the user's own, or the demo's; None without any."""
+    for uv in (Path(sys.executable).with_name("uv"), Path(shutil.which("uv") or "uv"), _own_uv(cache)):
+        if (
+            uv.is_absolute()
+            and uv.with_name("uvx").exists()
+            and _run([str(uv), "--version"], os.environ)[0] == 0
+        ):
+            return uv
+    return None
+
+
+def _own_uv(cache: Path) -> Path:
+    return cache / "uv" / "bin" / "uv"
+
+
+def _install_uv(cache: Path, say: Callable[[str], None]) -> Path:
     say("installing uv …")
+    uv = _own_uv(cache)
     for words in (
-        [sys.executable, "-m", "venv", "--clear", str(cache / "uv")],
-        [str(own.with_name("python")), "-m", "pip", "install", "--quiet", "--no-input", "uv"],
+        [sys.executable, "-I", "-m", "venv", "--clear", str(cache / "uv")],
+        [str(uv.with_name("python")), "-I", "-m", "pip", "install", "--quiet", "--no-input", "uv"],
     ):
-        code, output = _run(words, os.environ, cache)
+        code, output = _run(words, os.environ)
         if code != 0:
             raise _not_installed("uv", output, ["Or install uv yourself, by any way that puts it on PATH."])
-    return own
+    return uv
 
 
 def _uv(uv: Path, words: Sequence[str], environ: Mapping[str, str], cwd: Path, what: str) -> None:
-    """Run uv; where it fails and pip is set up for another index or other certificates, once more with those."""
+    """Run uv; where it fails, once more with the certificates of the system and the index that pip is set up for.
+
+    Raises:
+        DemoFailed: It failed again, or there was nothing else to try.
+    """
     code, output = _run([str(uv), *words], environ, cwd)
-    if code != 0 and (settings := _settings_of_pip(environ)):
+    if code != 0 and (settings := _other_settings(environ, output)):
         code, output = _run([str(uv), *words], {**environ, **settings}, cwd)
     if code != 0:
         raise _not_installed(what, output)
 
 
-def _settings_of_pip(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what pip knows of the way to its index, in uv's words, which reads none of pip's own."""
+def _other_settings(environ: Mapping[str, str], output: str) -> dict[str, str]:
+    """Return what may help uv, which reads none of pip's settings, after it has failed with that output."""
     settings: dict[str, str] = {}
-    for key, name in (("index-url", "UV_DEFAULT_INDEX"), ("cert", "SSL_CERT_FILE")):
-        if environ.get(name):
-            continue
-        value = environ.get(f"PIP_{key.replace('-', '_').upper()}", "")
-        if not value:
-            code, output = _run(
-                [sys.executable, "-m", "pip", "config", "get", f"global.{key}"], environ, None
-            )
-            value = output.strip() if code == 0 else ""
-        if value:
-            settings[name] = value
+    if "certificate" in output:
+        # One name or the other, by uv's age.
+        settings = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
+    if index := _index_of_pip(environ):
+        settings["UV_DEFAULT_INDEX"] = index
     return settings
 
 
-def _run(words: Sequence[str], environ: Mapping[str, str], cwd: Path | None) -> tuple[int, str]:
+def _index_of_pip(environ: Mapping[str, str]) -> str | None:
+    """Return the index that pip is set up for; None when it is the usual one, or uv has been told another."""
+    if environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL"):
+        return None
+    if said := environ.get("PIP_INDEX_URL"):
+        return said
+    code, output = _run([sys.executable, "-I", "-m", "pip", "config", "get", "global.index-url"], environ)
+    return output.strip() or None if code == 0 else None
+
+
+def _run(words: Sequence[str], environ: Mapping[str, str], cwd: Path | None = None) -> tuple[int, str]:
     """Run a program that installs something; return its exit code and all it printed."""
     try:
         done = subprocess.run(
@@ -191,9 +218,12 @@ def _run(words: Sequence[str], environ: Mapping[str, str], cwd: Path | None) -> 
 
 
 def _not_installed(what: str, output: str, more: Sequence[str] = ()) -> DemoFailed:
-    last = [line.strip() for line in output.splitlines() if line.strip()][-6:]
     out = "A package registry must be in reach once: HTTPS_PROXY, SSL_CERT_FILE, PIP_INDEX_URL and UV_DEFAULT_INDEX are heeded."
-    return DemoFailed(f"{what} could not be installed", [*last, out, *more])
+    return DemoFailed(f"{what} could not be installed", [*_last_of(output), out, *more])
+
+
+def _last_of(output: str) -> list[str]:
+    return [line.strip() for line in output.splitlines() if line.strip()][-6:]
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final
 
 from birthmark.children.child import Child
-from birthmark.children.command import Command, Stdio
+from birthmark.children.command import Command
 from birthmark.children.installation import HOME_ENV, open_installation
 from birthmark.children.spawning import Spawner
 from birthmark.children.stopping import stop_set_now
@@ -25,7 +25,7 @@ from birthmark.core.policies import StopPolicy
 from birthmark.errors import SupervisionError, SupervisorUnreachable
 from birthmark.interfaces.cli.client import ask
 from birthmark.interfaces.cli.records import written_down
-from birthmark.interfaces.demo.telling import DemoFailed
+from birthmark.interfaces.demo.telling import DemoFailed, Survivors
 from birthmark.platforms import load
 
 READY_WITHIN_S: Final = 60.0
@@ -46,7 +46,9 @@ class House:
 
     def __init__(self, folder: Path, toml: Path) -> None:
         """Prepare; nothing is started."""
-        self.folder, self.toml = folder, toml
+        self.folder = folder
+        # In a project's folder a file is asked about first; this one we wrote just now.
+        self.up_words = ["up", "-f", str(toml), *(["--trust"] if needs_trust(toml) else [])]
         self.home = folder / "home"
         self.installation = open_installation(self.home)
         self.said = folder / "up.log"
@@ -57,16 +59,14 @@ class House:
 
     # -- the supervisor
 
-    def up(self) -> int:
-        """Start the supervisor; return its pid. The demo's own file is trusted: we wrote it just now."""
+    def up(self) -> None:
+        """Start the supervisor."""
         # `up` is a command like any other to us, and no variable of ours is ever handed on: env(1) sets it.
-        words = ["env", f"{HOME_ENV}={self.home}", sys.executable, "-m", "birthmark"]
-        words += ["up", "-f", str(self.toml), *(["--trust"] if needs_trust(self.toml) else [])]
+        words = ["env", f"{HOME_ENV}={self.home}", sys.executable, "-m", "birthmark", *self.up_words]
         with open(self.said, "ab") as log:
             self._from_byte = log.tell()
             command = Command(words[0], *words[1:], stdout=log.fileno(), stderr=log.fileno(), cwd=self.folder)
             self._child = self._spawner.spawn_owned_supervised(command)
-        return self._child.pid
 
     def until_ready(self, tell: Callable[[Status, float], None]) -> list[Status]:
         """Wait until every service is ready; `tell` gets each as it becomes so, with the seconds it took.
@@ -125,8 +125,14 @@ class House:
             return self._running().wait(LEAVE_WITHIN_S)
         except TimeoutError:
             raise DemoFailed(
-                f"the supervisor is still there {LEAVE_WITHIN_S:g} s after `down`", self.lines_said()[-LOG_LINES:]
+                f"the supervisor is still there {LEAVE_WITHIN_S:g} s after `down`",
+                self.lines_said()[-LOG_LINES:],
             ) from None
+
+    @property
+    def pid(self) -> int:
+        """The pid of the supervisor that was started last."""
+        return self._running().pid
 
     def _running(self) -> Child:
         if self._child is None:
@@ -217,4 +223,5 @@ class House:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if left := self.close():
+            raise Survivors("not everything that was started is gone", left) from error

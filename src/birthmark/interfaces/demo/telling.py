@@ -26,6 +26,10 @@ class DemoFailed(Exception):
         return self.reason
 
 
+class Survivors(DemoFailed):
+    """Something the demo started could not be ended; its folder holds the only proof of whose it is."""
+
+
 @dataclass(slots=True)
 class Teller:
     """Says chapters, commands, what they printed and what that shows. Words go to standard error with `as_json`."""
@@ -34,6 +38,8 @@ class Teller:
     chapters: list[dict[str, object]] = field(default_factory=list)
     facts: dict[str, object] = field(default_factory=dict)
     """What the object at the end holds beside the chapters."""
+    short: dict[str, str] = field(default_factory=dict)
+    """Long paths, and what stands for them in what was printed."""
     _began: float = field(default_factory=time.monotonic)
     _since: float = field(default_factory=time.monotonic)
     _title: str = ""
@@ -51,6 +57,8 @@ class Teller:
     def lines(self, lines: Iterable[str]) -> None:
         """Say something that was printed or found."""
         for line in lines:
+            for path, name in self.short.items():
+                line = line.replace(path, name)
             self._say(f"{_INDENT}{line}".rstrip())
 
     def shown(self, result: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,8 @@ from birthmark.supervisor.locking import remove_stale_socket
 
 _GRACE_S: Final = 2
 """How long running requests may take to end once the server is to end."""
+
+_TURNS: Final = 5
 
 
 @contextmanager
@@ -129,3 +131,16 @@ class ControlServer(Server):
     async def main_loop(self) -> None:
         """Wait for the end. uvicorn wakes ten times a second, for a date that nobody reads here."""
         await self._ended.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nobody any more, let whoever was accepted become known, then end all connections."""
+        loop = asyncio.get_running_loop()
+        for listener in sockets or ():
+            # Not `close` yet: asyncio forgets a connection that was accepted and not yet introduced to its
+            # closed server, and leaves it open (CPython 3.11, `Server._attach`). Proactors have no readers.
+            with suppress(NotImplementedError):
+                loop.remove_reader(listener.fileno())
+        # From accept to `connection_made` it takes three turns of the loop.
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
