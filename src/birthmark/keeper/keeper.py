@@ -451,4 +451,3 @@ def keep(body: bytes, descriptors: list[int], inbox: Inbox, ledger: Ledger) -> i
         # The child dies with us, and the nursery ends what it leaves. Why, stands in the nursery's log.
         traceback.print_exc()
         return 70
-
