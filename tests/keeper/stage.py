@@ -56,6 +56,10 @@ def tell(**words):
     os.write(1, json.dumps(words).encode() + b"\\n")
 
 order = json.loads(sys.stdin.buffer.readline())
+if order["no_pidfds"]:
+    sys.path.append(order["no_pidfds"])
+    from tests.seccomp import forbid_pidfds
+    forbid_pidfds()
 birth, installation = birth_id(order["birth"]), installation_id(order["installation"])
 nursery = Nursery(run=Path(order["run"]), births=Path(order["births"]))
 null = os.open(os.devnull, os.O_RDWR)
@@ -223,6 +227,7 @@ def stage(
     for_s: float | None = None,
     epoch: int = 1,
     fork_first: bool = False,
+    no_pidfds: bool = False,
 ) -> Iterator[Stage]:
     """Start an owner and its nursery; each `say()` is one step: the birth, then the stop.
 
@@ -249,7 +254,8 @@ def stage(
             "birth": birth, "installation": installation.id, "script": script, "grace_s": grace_s,
             "run": str(installation.run), "births": str(installation.births), "lifeline": theirs,
             "death": {"outlive": outlive, "for_s": for_s}, "epoch": epoch, "within_s": WITHIN_S,
-            "fork": fork_first, "started": str(folder / f"started-{birth}"),
+            "fork": fork_first, "no_pidfds": str(Path(__file__).parents[2]) if no_pidfds else "",
+            "started": str(folder / f"started-{birth}"),
         }  # fmt: skip
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()

@@ -514,6 +514,48 @@ def test_a_nursery_stays_until_its_last_keeper_has_gone(home: Yard) -> None:
     line.wait_end()
 
 
+@pytest.mark.parametrize("who", ["owner", "keeper"])
+def test_without_pidfds_nothing_is_left_either(who: str, tmp_path: Path) -> None:
+    """As on an old kernel, or behind a container's filter, for owner, nursery, keeper and child alike."""
+    with stage(tmp_path, no_pidfds=True) as s:
+        s.say("give birth")
+        word = s.hear()
+        assert word is not None
+        assert word["proven"] == "same"
+        until(lambda: s.starts() == 1, "begun")
+        victim = s.owner if who == "owner" else s.hold(word["keeper"])
+        assert victim is not None
+        kill(victim)
+        s.wait_all_gone()
+        until(lambda: s.exit() is not None, "recorded")
+        found = s.paper("exit")
+        assert found is not None
+        assert found["by"] == ("keeper" if who == "owner" else "nursery")
+        status = s.exit()
+        assert status is not None
+        assert status.known
+
+
+def test_without_the_native_spawner_a_keeper_keeps_the_same_promises(
+    birthmark_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIRTHMARK_NATIVE", "0")
+    with yard(birthmark_home) as home:
+        kept, line = home.bear("daemon(); stay()", stop=QUICK)
+        line.hear()
+        assert load().parent_of(kept.identity.pid) == kept.keeper_identity.pid
+        other, other_line = home.bear("say(1); stay()")
+        other_line.hear()
+        keeper = pin(other.keeper_identity.pid)
+        assert keeper is not None
+        kill(keeper)
+        other_line.wait_end()
+        wait_gone(other.child, "child of a lost keeper")
+        keeper.close()
+        assert ended(kept.stop(asked_by="the test")).signal == signal.SIGTERM
+        line.wait_end()
+
+
 # -- what it is made of ----------------------------------------------------------
 
 
