@@ -26,8 +26,9 @@ def stay():
 def daemon():
     if os.fork() == 0:
         os.setsid()
+        DEAF()  # before anybody else can go on, and end, and have us asked to
         if os.fork(): os._exit(0)
-        DEAF(); say(os.getpid()); stay()
+        say(os.getpid()); stay()
     os.wait()
 """
 

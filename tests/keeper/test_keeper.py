@@ -423,6 +423,51 @@ def test_a_death_policy_can_be_changed_later(home: Yard) -> None:
     until(lambda: load().children_of(home.nursery.pid) == [], "rid of the keeper")
 
 
+# -- the lock -------------------------------------------------------------------
+
+
+def test_a_second_copy_of_a_service_is_not_started(home: Yard) -> None:
+    lock = home.installation.locks / "kept"
+    kept, _ = home.bear("stay()", lock=lock)
+    birth = new_birth()
+    with pytest.raises(LaunchFailed) as refused:
+        home.bear("stay()", lock=lock, birth=birth)
+    assert refused.value.step is Step.LOCK
+    record = json.loads((home.installation.births / birth / "exit.json").read_text())
+    assert record["born"] is False
+    home.bear("stay()", lock=home.installation.locks / "another")
+    kept.stop(asked_by="the test")
+    until(lambda: load().start_ticks_of(kept.keeper_identity.pid) is None, "rid of the keeper")
+    home.bear("stay()", lock=lock)
+
+
+def test_a_second_copy_is_not_started_before_the_last_of_a_lost_keepers_set_has_gone(home: Yard) -> None:
+    lock = home.installation.locks / "kept"
+    kept, line = home.bear("daemon(); stay()", lock=lock, stop=PATIENT)
+    daemon = pin(line.hear())
+    keeper = pin(kept.keeper_identity.pid)
+    assert daemon is not None
+    assert keeper is not None
+    kill(keeper)
+    wait_gone(keeper, "keeper")
+    keeper.close()
+    with pytest.raises(LaunchFailed) as refused:
+        home.bear("stay()", lock=lock)
+    assert refused.value.step is Step.LOCK
+    kill(daemon)
+    daemon.close()
+    assert home.nursery.lost(20.0) is not None
+    home.bear("stay()", lock=lock)
+
+
+def test_a_symbolic_link_is_no_lock_file(home: Yard) -> None:
+    lock = home.installation.locks / "kept"
+    lock.symlink_to("elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        home.bear("stay()", lock=lock)
+    assert not (home.installation.locks / "elsewhere").exists()
+
+
 # -- losses ---------------------------------------------------------------------
 
 

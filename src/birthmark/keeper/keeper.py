@@ -91,6 +91,7 @@ class Keeper:
         order: Birth,
         first: socket.socket,
         packed: bytes,
+        lock: int,
         descriptors: list[int],
         inbox: Inbox,
         ledger: Ledger,
@@ -102,6 +103,7 @@ class Keeper:
         """
         self._order = order
         self._first = first
+        self._lock = lock
         self._descriptors = descriptors
         self._inbox = inbox
         self._ledger = ledger
@@ -162,6 +164,10 @@ class Keeper:
             # Whoever ordered it has died meanwhile; what never was needs no policy.
             self._not_born(errno.EOWNERDEAD, Step.PARENT, "its owner was gone before it was started")
             return False
+        why = self._lock_held() if order.lock else ""
+        if why:
+            self._not_born(errno.EWOULDBLOCK, Step.LOCK, why)
+            return False
         try:
             pid, pidfd = launch(self._launch)
         except LaunchFailed as err:
@@ -186,6 +192,23 @@ class Keeper:
         for line, message in self._early:
             self._answer(line, message)
         return True
+
+    def _lock_held(self) -> str:
+        """Take the service's lock; returns why it is not to be had, empty when it is ours.
+
+        It is held until we and our nursery have both let go: the nursery does when nothing of the set is left.
+        """
+        import fcntl
+
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A lock on a file that was removed or replaced meanwhile keeps nobody out.
+            ours, there = os.fstat(self._lock), os.stat(self._order.lock)
+        except OSError as err:
+            return f"its lock {self._order.lock} is held, or cannot be taken: {err}"
+        if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino):
+            return f"its lock {self._order.lock} was replaced while it was taken"
+        return ""
 
     def _owner_has_gone(self) -> bool:
         for fd, what in self._poller.poll(0):
@@ -435,7 +458,7 @@ def keep(body: bytes, descriptors: list[int], inbox: Inbox, ledger: Ledger) -> i
             raise BadMessage(f"no birth: {type(order).__name__}")
         packed = protocol.read_whole(descriptors[1])
         os.close(descriptors[1])
-        keeper = Keeper(order, first, packed, descriptors[2:], inbox, ledger)
+        keeper = Keeper(order, first, packed, descriptors[2], descriptors[3:], inbox, ledger)
     except (ValueError, IndexError, BadMessage) as err:
         if isinstance(order, Birth):
             with suppress(OSError, ValueError):

@@ -52,10 +52,10 @@ _REMEMBERED: Final = 100
 class _Loss:
     """A keeper that ended without its set, and what has become of that so far."""
 
-    __slots__ = ("keeper", "kill_at", "leader", "order", "policy", "settled_at", "status", "tag")
+    __slots__ = ("keeper", "kill_at", "leader", "lock", "order", "policy", "settled_at", "status", "tag")
 
-    def __init__(self, keeper: int, order: Birth, leader: int, now: float) -> None:
-        self.keeper, self.order, self.leader = keeper, order, leader
+    def __init__(self, keeper: int, order: Birth, leader: int, lock: int, now: float) -> None:
+        self.keeper, self.order, self.leader, self.lock = keeper, order, leader, lock
         self.policy: StopPolicy = unpack_stop(order.stop)
         self.tag = tag_of(birth_id(order.birth))
         self.status: ExitStatus | None = None
@@ -91,8 +91,8 @@ class Nursery:
         self._owner = owner
         self._inbox = inbox
         self._book = Book()
-        self._keepers: dict[int, tuple[bytes, Ledger]] = {}
-        """By pid: the order as it came, and the slot in the book."""
+        self._keepers: dict[int, tuple[bytes, Ledger, int]] = {}
+        """By pid: the order as it came, the slot in the book, and our hold of the service's lock."""
         self._lost: list[_Loss] = []
         self._leftovers = _Leftovers(self._keepers)
         self._fallen: list[tuple[int, int | None, ExitStatus]] = []
@@ -157,7 +157,9 @@ class Nursery:
             self._fork_keeper(*found)
 
     def _fork_keeper(self, body: bytes, descriptors: list[int]) -> None:
-        if not descriptors:
+        if len(descriptors) < 3:
+            for fd in descriptors:
+                os.close(fd)
             return
         ledger = self._book.open()
         try:
@@ -175,7 +177,8 @@ class Nursery:
                 finally:
                     # Never back into the nursery's loop, whatever happened.
                     os._exit(code)
-            self._keepers[pid] = (body, ledger)
+            # A copy of the keeper's lock, which so is held until what a lost keeper leaves has gone, too.
+            self._keepers[pid] = (body, ledger, descriptors.pop(2))
         # Or end-of-file would never come to whoever waits at the other end.
         for fd in descriptors:
             os.close(fd)
@@ -204,17 +207,19 @@ class Nursery:
 
     def _keeper_ended(self, pid: int) -> None:
         status = reap(pid)
-        body, ledger = self._keepers.pop(pid)
+        body, ledger, lock = self._keepers.pop(pid)
         leader = ledger.read()
         self._book.close(ledger)
         if status == ExitStatus(code=0):
+            os.close(lock)
             return
         try:
             order = protocol.decode(body)
             assert isinstance(order, Birth)
             # Its children fell to us before it could be reaped.
-            loss = _Loss(pid, order, leader, time.monotonic())
+            loss = _Loss(pid, order, leader, lock, time.monotonic())
         except (BadMessage, AssertionError, ValueError) as err:
+            os.close(lock)
             sys.stderr.write(f"the keeper {pid} of no birth was lost: {status}; {err}\n")
             return
         for fallen in self._fallen:
@@ -264,6 +269,8 @@ class Nursery:
     def _record(self, loss: _Loss, survivors: list[int]) -> None:
         """Write down how a lost birth ended, unless its keeper had done so; tell the owner."""
         order = loss.order
+        if not survivors:
+            os.close(loss.lock)  # else it is held as long as we are there
         births, birth = order.births, birth_id(order.birth)
         began = self._leftovers.began is not None
         receipt = self._leftovers.receipt(order.service, empty=not survivors).to_dict() if began else None

@@ -50,6 +50,8 @@ BORN_WITHIN_S: Final = 30.0
 
 ANSWERS_WITHIN_S: Final = 5.0
 
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
 # Not `-m`: the nursery is to be of this very version, wherever it is installed, and without site's imports.
 _SOURCE: Final = "import sys; sys.path.insert(0, sys.argv[1]); from birthmark.keeper.nursery import main; main(sys.argv[2:])"
 # What decides whether an interpreter starts at all, and how a child is launched.
@@ -279,12 +281,17 @@ class Nursery:
         death: DeathPolicy | None = None,
         epoch: int = 0,
         by: str = "up",
+        lock: Path | None = None,
         within_s: float = BORN_WITHIN_S,
     ) -> Kept:
         """Write the intent, have a keeper give birth to the child, and wait until its program runs.
 
         The request's mark is the caller's; its tag is set here, its parent death is SIGKILL by the keeper's end,
         and its descriptors stay the caller's.
+
+        Args:
+            lock: The service's lock file, made if it is not there. Held for as long as anything of the set is
+                left, by keeper and nursery together; a second birth with it fails at the step `Step.LOCK`.
 
         Raises:
             LaunchFailed: It never ran, and nothing is left of it.
@@ -312,10 +319,16 @@ class Nursery:
                     epoch=epoch,
                     run=str(self._run),
                     births=str(self._births),
+                    lock="" if lock is None else str(lock),
                 )
                 bulk = protocol.memory_file(packed)
                 try:
-                    self._send(order, [theirs.fileno(), bulk, *descriptors], within_s)
+                    held = bulk if lock is None else os.open(lock, _LOCK_FLAGS, 0o600)
+                    try:
+                        self._send(order, [theirs.fileno(), bulk, held, *descriptors], within_s)
+                    finally:
+                        if held != bulk:
+                            os.close(held)
                 finally:
                     os.close(bulk)
             found = _first_word(ours, within_s)

@@ -44,8 +44,9 @@ class Birth(NamedTuple):
     """Have a keeper forked that gives birth to one child.
 
     Its descriptors: the keeper's end of the controlling connection, a memory file with what the kernel takes
-    (`order.pack`), then the child's, in the order of `targets`, their numbers in the child. The nursery reads
-    none of it unless the keeper is lost: what it writes to between two forks, it no longer shares with keepers.
+    (`order.pack`), the open lock file of the service (or anything, where `lock` is empty), then the child's, in
+    the order of `targets`, their numbers in the child. The nursery reads none of it unless the keeper is lost:
+    what it writes to between two forks, it no longer shares with keepers.
     """
 
     birth: str
@@ -58,6 +59,8 @@ class Birth(NamedTuple):
     epoch: int
     run: str
     births: str
+    lock: str = ""
+    """The path of the lock file; empty: the service has none."""
 
 
 class Born(NamedTuple):

@@ -39,6 +39,8 @@ class Step(StrEnum):
 
     SPAWN = "spawn"
     """No process came to be: limits of the host, memory, threads, descriptors."""
+    LOCK = "lock"
+    """Another copy of the service holds its lock. Only where a keeper was asked for one."""
     SESSION = "session"
     DESCRIPTORS = "descriptors"
     LIMITS = "limits"
