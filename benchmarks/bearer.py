@@ -59,7 +59,6 @@ def main(megabytes: int, stamp: str) -> int:
     spawner = birthmark.Spawner()
     installation = birthmark.open_installation().id
     reading, writing = os.pipe()
-    null = os.open(os.devnull, os.O_RDWR)
 
     def ours() -> tuple[int, int]:
         began = now()
@@ -78,7 +77,7 @@ def main(megabytes: int, stamp: str) -> int:
 
     def popen() -> tuple[int, int]:
         began = now()
-        child = subprocess.Popen([stamp], stdin=null, stdout=writing, stderr=null)
+        child = subprocess.Popen([stamp], stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.DEVNULL)
         returned = now()
         ran = int(os.read(reading, 20))
         child.wait()

@@ -17,6 +17,8 @@ SupervisionError
 ├── GaveUp                   restart intensity exceeded; carries the last exits
 ├── ConfigError              a configuration that cannot be used: file, line, key, way out
 ├── NotTrusted               a project's file starts nothing before it is trusted
+├── NotConfirmed             nobody said yes to a change of a file
+├── NotReplaced              a file could not be given its new content, and is as it was
 ├── InstallationLocked       another supervisor runs this installation
 ├── InstallationBroken       the state folder or its id cannot be used
 ├── SupervisorUnreachable    no supervisor answers on the socket
@@ -258,6 +260,28 @@ class NotTrusted(SupervisionError):
             f"{self.source} lies in a project and is not trusted yet; it would start:{listed}\n"
             f"Read it, then say: birthmark up -f {self.source} --trust"
         )
+
+
+class NotConfirmed(SupervisionError):
+    """A file is changed only when somebody says yes; `reason` says why nobody did, or why yes has to be said aloud."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def _render(self) -> str:
+        return f"{self.path}: {self.reason}; nothing was changed"
+
+
+class NotReplaced(SupervisionError):
+    """A file could not be given its new content, and is as it was; `problem` says why."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def _render(self) -> str:
+        return f"{self.path}: {self.problem}; nothing was changed"
 
 
 class InstallationLocked(SupervisionError):

@@ -67,7 +67,7 @@ def test_run_loads_neither_click_nor_a_loop_nor_a_database() -> None:
     assert loaded(COMMAND, "run", "--help") & heavy == set()
 
 
-@pytest.mark.parametrize("command", ["ps", "explain", "ports", "stop", "down", "logs"])
+@pytest.mark.parametrize("command", ["ps", "explain", "ports", "orphans", "stop", "down", "logs"])
 def test_a_short_command_loads_neither_a_loop_nor_the_http_stack(command: str) -> None:
     assert loaded(COMMAND, command, "--help") & {*LOOP, *STACK, "mcp"} == set()
 

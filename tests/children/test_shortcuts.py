@@ -10,6 +10,7 @@ import pytest
 
 from birthmark.children.command import Command, mark_child, new_birth
 from birthmark.children.control import terminate_gracefully
+from birthmark.children.proving import prove
 from birthmark.children.spawning import Spawner
 from birthmark.core.identity import Verdict
 from birthmark.core.judging import judge
@@ -33,6 +34,7 @@ def test_a_childs_environment_begins_with_the_block_its_identity_is_compared_wit
     with Spawner() as spawner, spawner.spawn_owned_supervised(sleeper()) as child:
         assert child.birth is not None
         block = mark_block(kind=ChildKind.MCP, service="näme of it", installation=OWNER, birth=child.birth)
+        assert prove(child.identity).verdict is Verdict.SAME  # looks until its environment is in place
         with load().pin(child.pid) as pinned:
             seen = load().observe(pinned)
         assert seen is not None

@@ -45,6 +45,11 @@ EXAMPLES: Final[dict[str, tuple[tuple[object, ...], tuple[str, ...]]]] = {
         ("birthmark.toml:3", "mcp.time.port", "is not a number", "Write 8080"),
     ),
     "NotTrusted": ((".mcp.json", ("npx a", "uvx b")), (".mcp.json", "npx a", "uvx b", "--trust")),
+    "NotConfirmed": (
+        (".mcp.json", "the answer was no"),
+        (".mcp.json", "the answer was no", "nothing was changed"),
+    ),
+    "NotReplaced": ((".mcp.json", "it is full"), (".mcp.json", "it is full", "nothing was changed")),
     "InstallationLocked": (("/home/x", 5), ("/home/x", "5", "BIRTHMARK_HOME")),
     "InstallationBroken": (("/home/x", "is not a folder"), ("/home/x", "is not a folder")),
     "SupervisorUnreachable": (("/run/x.sock", "refused"), ("/run/x.sock", "refused", "birthmark up")),

@@ -215,7 +215,10 @@ def test_what_carries_the_mark_of_an_ended_birth_is_a_stray() -> None:
         home.registry.ended(birth, AT, epoch=home.epoch)
         said = command("explain", "--json", str(child.pid))
     assert (said.code, said.json["owner"]) == (4, "unknown")
-    assert said.json["why"] == ["it is a stray: it carries the mark of a birth of 'time' recorded as ended"]
+    assert said.json["why"] == [
+        "it is a stray: it carries the mark of a birth of 'time' recorded as ended",
+        "`birthmark orphans --reap` ends it",
+    ]
 
 
 def test_a_known_service_that_does_not_run_says_how_it_ended() -> None:

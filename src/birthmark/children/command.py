@@ -152,12 +152,8 @@ class Command:
 
     def _entries(self) -> tuple[bytes, ...]:
         """Return `environment` as the kernel takes it; our own is not decoded on the way."""
-        marks = [os.fsencode(f"{name}={value}") for name, value in self._mark_entries().items()]
-        if self.env is not None:
-            rest = [os.fsencode(f"{n}={v}") for n, v in scrub(self.env).items()]
-        else:
-            rest = _own_entries()
-        return (*marks, *rest)
+        rest = _own_entries() if self.env is None else _encoded(scrub(self.env))
+        return (*_encoded(self._mark_entries()), *rest)
 
     def resolve(self) -> str:
         """Return the absolute path of the program.
@@ -248,6 +244,16 @@ class Command:
         except KeyError as err:
             raise SpawnFailed(self.program, errno.EINVAL, "credentials", hint=str(err).strip("\"'")) from err
         return uid, gid, groups
+
+
+def _encoded(variables: Mapping[str, str]) -> list[bytes]:
+    """Return variables as entries, encoded all at once."""
+    if not variables:
+        return []
+    entries = os.fsencode("\0".join([f"{n}={v}" for n, v in variables.items()])).split(b"\0")
+    if len(entries) != len(variables):
+        raise ValueError("a variable holds a NUL")
+    return entries
 
 
 def _own_variables() -> Mapping[bytes, bytes]:

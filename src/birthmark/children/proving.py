@@ -21,7 +21,7 @@ from birthmark.core.judging import judge, judge_mark
 from birthmark.core.markers import ChildKind, is_tag, read_mark, tag_of
 from birthmark.core.outcomes import Found
 from birthmark.core.parsers import signalable_pid
-from birthmark.core.service import BirthId, InstallationId, birth_id
+from birthmark.core.service import BirthId, InstallationId, ServiceName, birth_id
 from birthmark.errors import ProcessGone
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
@@ -81,6 +81,53 @@ def prove(identity: Identity, *, held: Pinned | None = None) -> Proof:
     finally:
         if pinned is not None:
             pinned.close()
+
+
+def still_runs(identity: Identity) -> bool | None:
+    """Say whether a process that was written down lives, whatever it carries; None when that cannot be known from here.
+
+    For those that no mark is about, such as whoever stands by a birth. It is no ground to signal anybody.
+
+    Raises:
+        LookFailed: We could not look.
+    """
+    here = load().facts()
+    if identity.host != here.host:
+        return None
+    if identity.boot != here.boot:
+        return False
+    if identity.pid_namespace != here.pid_namespace:
+        return None
+    pinned = pin_or_none(identity.pid)
+    if pinned is None:
+        return False
+    with pinned:
+        seen = load().observe(pinned, environ=False)
+    if seen is None or seen.exited:
+        return False
+    starts = (seen.start_ticks, identity.start_ticks)
+    if -1 in starts:
+        return None
+    inodes = (seen.inode, identity.inode)
+    return starts[0] == starts[1] and (None in inodes or inodes[0] == inodes[1])
+
+
+def nobody_of(
+    birth: BirthId, installation: InstallationId, kind: ChildKind, service: ServiceName
+) -> Identity:
+    """Return the identity to stop a birth by whose leader nobody wrote down: its carriers are all there is."""
+    here = load().facts()
+    return Identity(
+        host=here.host,
+        boot=here.boot,
+        pid_namespace=here.pid_namespace,
+        pid=0,
+        start_ticks=0,
+        birth=birth,
+        installation=installation,
+        kind=kind,
+        service=service,
+    )
 
 
 def never_a_target(pid: int) -> Proof | None:

@@ -92,8 +92,8 @@ _LEFT_ALONE: Final = """
 LEFT_ALONE: Final = frozenset(_LEFT_ALONE.split())
 """Keys that hosts are known to use and that mean nothing to a supervisor."""
 
-_STDIO: Final = frozenset({"stdio", "local"})
-_HTTP: Final = frozenset(
+STDIO: Final = frozenset({"stdio", "local"})
+HTTP: Final = frozenset(
     {"http", "streamable-http", "streamableHttp", "streamable_http", "sse", "remote", "ws"}
 )
 
@@ -183,9 +183,9 @@ def _take(entry: Entry, key: str, said: Said, host: Host) -> None:
     match key:
         case "type":
             word = said.value if isinstance(said.value, str) else ""
-            if word in _STDIO:
+            if word in STDIO:
                 entry.values["transport"] = Said("stdio", said.document, said.where)
-            elif word in _HTTP:
+            elif word in HTTP:
                 entry.values["transport"] = Said("http", said.document, said.where)
             else:
                 entry.warnings.append(

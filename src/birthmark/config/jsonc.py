@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
+
+from birthmark.config.spans import Span
 
 _DEPTH: Final = 100
 """Deeper than any configuration, shallower than Python's own stack."""
@@ -35,12 +37,26 @@ def parse_jsonc(text: str) -> tuple[object, dict[tuple[str | int, ...], int]]:
         JsonError: It is not JSON, one object has a name twice (both lines are named), or it is nested too deeply.
     """
     scanner = _Scanner(text)
-    scanner.skip()
-    value = scanner.value(())
-    scanner.skip()
-    if scanner.at < len(text):
-        scanner.fail("not valid JSON: something follows the end")
+    value = scanner.whole()
     return value, scanner.lines
+
+
+class Layout(NamedTuple):
+    """Where each value stands, and the name of each member with its quotes, by their way from the top."""
+
+    values: dict[tuple[str | int, ...], Span]
+    names: dict[tuple[str | int, ...], Span]
+
+
+def locate_jsonc(text: str) -> Layout:
+    """Return where everything in the text stands.
+
+    Raises:
+        JsonError: As `parse_jsonc`.
+    """
+    scanner = _Scanner(text)
+    scanner.whole()
+    return Layout(scanner.spans, scanner.names)
 
 
 class _Scanner:
@@ -48,6 +64,8 @@ class _Scanner:
         self.text = text
         self.at = 0
         self.lines: dict[tuple[str | int, ...], int] = {}
+        self.spans: dict[tuple[str | int, ...], Span] = {}
+        self.names: dict[tuple[str | int, ...], Span] = {}
         self._counted_to = 0
         self._line = 1
 
@@ -69,10 +87,24 @@ class _Scanner:
         if self.text.startswith("/*", self.at):
             self.fail("not valid JSON: a comment that begins here has no end")
 
+    def whole(self) -> object:
+        self.skip()
+        value = self.value(())
+        self.skip()
+        if self.at < len(self.text):
+            self.fail("not valid JSON: something follows the end")
+        return value
+
     def value(self, where: tuple[str | int, ...]) -> object:
         if len(where) > _DEPTH:
             self.fail(f"nested more than {_DEPTH} deep; this is no configuration")
         self.lines.setdefault(where, self.line())
+        start = self.at
+        value = self.data(where)
+        self.spans[where] = Span(start, self.at)
+        return value
+
+    def data(self, where: tuple[str | int, ...]) -> object:
         character = self.peek()
         if character == "{":
             return self.members(where)
@@ -118,13 +150,14 @@ class _Scanner:
         while self.peek() != "}":
             if self.peek() != '"':
                 self.fail('not valid JSON: a name in "double quotes" is expected here')
-            line = self.line()
+            line, start = self.line(), self.at
             name = self.string()
             if name in members:
                 self.fail(
                     f"{name!r} stands twice in one object: on lines {self.lines[(*where, name)]} and {line}"
                 )
             self.lines[(*where, name)] = line
+            self.names[(*where, name)] = Span(start, self.at)
             self.skip()
             if self.peek() != ":":
                 self.fail("not valid JSON: a colon is expected here")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 Where = tuple[str | int, ...]
 
@@ -65,14 +66,39 @@ def _deeper_than(depth: int, data: object) -> bool:
     return any(isinstance(each, (dict, list)) and each for each in level)
 
 
+class KeyPlace(NamedTuple):
+    """Where a key stands: its way from the top, its line from 1, where that line begins, where its last part does, and
+    what is behind its equals sign; a header has its line alone."""
+
+    way: Where
+    line: int
+    starts_at: int
+    name_at: int
+    value_at: int | None
+
+
 def key_lines(text: str) -> dict[Where, int]:
     """Return the line of each header and key of a valid TOML text that stands where a person would look."""
-    lines: dict[Where, int] = {}
+    return {way: place.line for way, place in key_places(text).items()}
+
+
+def key_places(text: str) -> dict[Where, KeyPlace]:
+    """Return the place of each header and key of a valid TOML text that stands where a person would look."""
+    places: dict[Where, KeyPlace] = {}
     twice: set[Where] = set()
+    for place in _walk(text):
+        if places.setdefault(place.way, place) != place:
+            twice.add(place.way)
+    return {way: place for way, place in places.items() if way not in twice}
+
+
+def _walk(text: str) -> Iterator[KeyPlace]:
     table: Where | None = ()
     fence = ""
     depth = 0
+    at = 0
     for number, line in enumerate(text.split("\n"), 1):
+        starts_at, at = at, at + len(line) + 1
         inside = bool(fence) or depth > 0
         if not inside:
             line_text = line.rstrip("\r")
@@ -81,18 +107,14 @@ def key_lines(text: str) -> dict[Where, int]:
                 continue
             if header := _HEADER.match(line_text):
                 table = _parts(header.group(1))
-                _note(table, number, lines, twice)
+                yield KeyPlace(table, number, starts_at, starts_at + header.start(1), None)
                 continue
             if (key := _KEY.match(line_text)) and table is not None:
                 way = table + _parts(key.group(1))
-                _note(way, number, lines, twice)
+                *_, last = _PARTS.finditer(key.group(1))
+                name_at = starts_at + key.start(1) + last.start()
+                yield KeyPlace(way, number, starts_at, name_at, starts_at + key.end())
         fence, depth = _rest(line, fence, depth)
-    return {way: number for way, number in lines.items() if way not in twice}
-
-
-def _note(way: Where, number: int, lines: dict[Where, int], twice: set[Where]) -> None:
-    if lines.setdefault(way, number) != number:
-        twice.add(way)
 
 
 def _parts(text: str) -> Where:

@@ -38,6 +38,18 @@ def needs_trust(path: Path, *, home: Path | None = None) -> bool:
     return False
 
 
+def version_control_of(path: Path) -> Path | None:
+    """Return the nearest folder with version control that a file lies in or below, by its name or where a link leads.
+
+    Unlike `needs_trust` this holds for the user's own configuration too: what is kept there may be handed on.
+    """
+    for seen in (Path(os.path.abspath(path)), path.resolve()):
+        for folder in seen.parents:
+            if any(os.path.lexists(folder / name) for name in _VERSION_CONTROL):
+                return folder
+    return None
+
+
 def fingerprint(path: Path) -> str:
     """Return the SHA-256 of a file, in hex.
 

@@ -10,7 +10,9 @@ from birthmark.core.markers import ChildKind
 
 _PYTHON: Final = re.compile(r"(?:pythonw?|pypy)[0-9.]*(?:\.exe)?", re.IGNORECASE)
 _OURS: Final = re.compile(r"birthmark(?:\.exe)?", re.IGNORECASE)
-_TAKES_VALUE: Final = frozenset({"--name", "--kind"})
+_FLAG: Final = re.compile(r"-[bBdEiIOPqRsSuvx]+|-[WX].*", re.DOTALL)
+_MODULE: Final = re.compile(r"-[bBdEiIOPqRsSuvx]*m")
+_TAKES_VALUE: Final = frozenset({"--name", "--kind", "--grace", "--eof-grace"})
 
 
 def unwrap(command: Sequence[str]) -> tuple[tuple[str, ...], ChildKind | None] | None:
@@ -36,9 +38,9 @@ def _after_run(command: Sequence[str]) -> int | None:
     program = re.split(r"[/\\]", command[0])[-1]
     at = 1
     if _PYTHON.fullmatch(program):
-        while at < len(command) and command[at].startswith("-") and command[at] not in {"-m", "-c", "-"}:
-            at += 1
-        if tuple(command[at : at + 2]) != ("-m", "birthmark"):
+        while at < len(command) and _FLAG.fullmatch(command[at]):
+            at += 2 if command[at] in {"-W", "-X"} else 1
+        if at + 1 >= len(command) or not _MODULE.fullmatch(command[at]) or command[at + 1] != "birthmark":
             return None
         at += 2
     elif program.removesuffix(".exe") == "uvx":

@@ -58,6 +58,8 @@ FACES: Final[Mapping[type[errors.SupervisionError], Face]] = {
     errors.GaveUp: Face(Exit.FAILED, 409),
     errors.ConfigError: Face(Exit.USAGE, 422),
     errors.NotTrusted: Face(Exit.REFUSED, 403),
+    errors.NotConfirmed: Face(Exit.REFUSED, 403),
+    errors.NotReplaced: Face(Exit.FAILED, 500),
     errors.InstallationLocked: Face(Exit.FAILED, 409),
     errors.InstallationBroken: Face(Exit.FAILED, 500),
     errors.SupervisorUnreachable: Face(Exit.UNKNOWN, 503),

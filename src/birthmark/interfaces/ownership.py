@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -73,6 +73,8 @@ class Records:
     births: list[BirthRecord] = field(default_factory=list)
     supervisor: Identity | None = None
     registry: Registry | None = None
+    papers: Callable[[BirthId], BirthRecord | None] = lambda _: None
+    """Looks a birth of `birthmark run` up that is not in the registry yet."""
 
     @classmethod
     def read(cls, installation: InstallationId, registry: Registry | None) -> Records:
@@ -87,7 +89,7 @@ class Records:
         for record in self.births:
             if record.birth == birth:
                 return record
-        return self.registry.birth(birth) if self.registry else None
+        return (self.registry.birth(birth) if self.registry else None) or self.papers(birth)
 
     def leaders(self) -> Iterator[tuple[BirthRecord, Identity]]:
         """Iterate over the births whose leader's identity is known."""
@@ -143,7 +145,7 @@ def _unclaimed(mark: Mark, records: Records) -> OwnWords:
         return OwnWords(Owner.UNKNOWN, (f"it carries our mark ({service}) and no valid birth",), service)
     record = records.birth(birth)
     if record is None:
-        why = f"it carries our mark, of a birth of {service!r} that no supervisor recorded"
-        return OwnWords(Owner.UNKNOWN, (why, "`birthmark run` starts such processes"), service, birth)
+        why = f"it carries our mark, of a birth of {service!r} that nobody recorded"
+        return OwnWords(Owner.UNKNOWN, (why,), service, birth)
     why = f"it is a stray: it carries the mark of a birth of {str(record.service)!r} recorded as {record.state.value}"
-    return OwnWords(Owner.UNKNOWN, (why,), str(record.service), birth)
+    return OwnWords(Owner.UNKNOWN, (why, "`birthmark orphans --reap` ends it"), str(record.service), birth)

@@ -54,7 +54,7 @@ class _Question:
 
     def __init__(self, seen: Sighting, command: str, records: Records) -> None:
         self.seen, self.command, self.records = seen, command, records
-        self.never = _never(seen.pid)
+        self.never = never_from_here(seen.pid)
         self.refuted: list[str] = []
 
     def answer(self) -> Whose:
@@ -155,8 +155,8 @@ class _Question:
         )
 
 
-def _never(pid: int) -> str | None:
-    """Return the rule by which this very command could never signal it."""
+def never_from_here(pid: int) -> str | None:
+    """Return the rule by which this very command could never signal a process; None when none holds."""
     if pid == os.getpid():
         return "it is this command itself"
     if pid in _ancestors(os.getpid()):

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Final
 from birthmark.core.markers import PREFIX, TAG_RESOURCE, mark_entries, tag_of
 from birthmark.core.outcomes import ExitStatus
 from birthmark.core.service import BirthId, InstallationId, ServiceName, birth_id, installation_id
-from birthmark.errors import InstallationBroken, LookFailed, SupervisionError, errno_words
+from birthmark.errors import InstallationBroken, LookFailed, ProcessGone, SupervisionError, errno_words
 from birthmark.keeper.client import ClientGone, hold_client
 from birthmark.keeper.options import USAGE, BadUsage, HelpAsked, Request, parse
-from birthmark.keeper.papers import Papers
+from birthmark.keeper.papers import Papers, crowded
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 from birthmark.platforms.launch import KEEP_HARD, Launch, LaunchFailed, Session, Step, launch
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from birthmark.core.identity import Identity
 
 USAGE_WRONG: Final = 2
 OURS: Final = 125
@@ -124,6 +126,7 @@ def _run(request: Request) -> int:
     if survivors:
         listed = ", ".join(map(str, survivors))
         say(f"{service}: still there after SIGKILL: {listed} {standing.refusals()}".rstrip())
+    papers.prune()
     return status.shell_code() if status.known else OURS
 
 
@@ -238,6 +241,7 @@ def _launch(
         pid, pidfd = _launched(path, argv, environ, birth, descriptors)
     except LaunchFailed as err:
         papers.never_born(str(err))
+        papers.prune()
         if err.step is not Step.EXEC:
             raise _NotStarted(
                 OURS, f"{request.command[0]}: could not be started: {err.step}: {errno_words(err.errno)}"
@@ -312,6 +316,16 @@ def _let_go_of(given: list[int], *, keep_stdin: bool) -> None:
     os.close(null)
 
 
+def _ourselves() -> Identity | None:
+    """Return who we are; None where we cannot look at ourselves, and then our number has to do."""
+    try:
+        with load().pin(os.getpid()) as pinned:
+            seen = load().observe(pinned, environ=False)
+    except (LookFailed, ProcessGone):
+        return None
+    return None if seen is None else seen.identity()
+
+
 class _Records:
     """The papers, as far as the disk takes them: a refusal costs one line, never the start."""
 
@@ -330,6 +344,7 @@ class _Records:
                 service=service,
                 program=os.fsdecode(path),
                 by="run",
+                front=_ourselves(),
             )
         except OSError as err:
             self._give_up(err)
@@ -368,6 +383,19 @@ class _Records:
                 self._papers.ended(status, why=why, survivors=survivors)
             except OSError as err:
                 self._give_up(err)
+
+    def prune(self) -> None:
+        """Take old papers away when there are many. The client waits for us: bounded, and never an error."""
+        if self._papers is None:
+            return
+        try:
+            births = self._papers.folder.parent
+            if crowded(births):
+                from birthmark.keeper.pruning import prune
+
+                prune(births)
+        except (OSError, LookFailed):
+            pass  # the next one does it
 
     def _give_up(self, err: OSError | LookFailed) -> None:
         self._papers = None

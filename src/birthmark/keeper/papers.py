@@ -23,6 +23,15 @@ IDENTITY: Final = "identity.json"
 EXIT: Final = "exit.json"
 VERSION: Final = 1
 
+KEPT: Final = 200
+"""Births whose papers stay when there are more: the newest, and those that may not be over."""
+
+
+def crowded(births: Path) -> bool:
+    """Say whether there are more papers than are kept. Reads no more of the folder than that takes."""
+    with os.scandir(births) as folders:
+        return any(number >= KEPT for number, _ in enumerate(folders))
+
 
 class Papers:
     """The papers of one birth, being written. Every method raises OSError when the disk refuses."""
@@ -34,9 +43,19 @@ class Papers:
         self.birth = birth
 
     def intend(
-        self, *, installation: InstallationId, kind: ChildKind, service: ServiceName, program: str, by: str
+        self,
+        *,
+        installation: InstallationId,
+        kind: ChildKind,
+        service: ServiceName,
+        program: str,
+        by: str,
+        front: Identity | None = None,
     ) -> None:
         """Write down what is about to be spawned. Arguments are left out: they may hold secrets.
+
+        Args:
+            front: Who we are, for whoever asks later whether this birth is still answered for.
 
         Raises:
             FileExistsError: The birth has papers already.
@@ -51,6 +70,7 @@ class Papers:
                 "program": program,
                 "by": by,
                 "by_pid": os.getpid(),
+                "front": None if front is None else front.to_dict(),
             },
         )
 

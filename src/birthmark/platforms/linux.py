@@ -16,6 +16,7 @@ from birthmark.core.parsers import signalable_pid
 from birthmark.errors import LookFailed, ProcessGone
 from birthmark.platforms import posix
 from birthmark.platforms.contract import Capabilities, Pinned
+from birthmark.platforms.native_look import native_look
 from birthmark.platforms.posix import deliver, group_lives, group_of, is_our_child, reap
 from birthmark.platforms.procfs import (
     all_pids,
@@ -135,6 +136,8 @@ def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
     """Look once at a pinned process; see `ProcessControl.observe`."""
     pid = pinned.pid
     here = facts()
+    if environ and (usual := _observe_natively(pinned, here)) is not None:
+        return usual
     # The order is the proof: stat before environ, since a block read while PF_FORKNOEXEC is set
     # is the parent's; and the descriptor last, since only then do we know whom we have read.
     stat = read_stat(pid)
@@ -171,6 +174,34 @@ def observe(pinned: Pinned, *, environ: bool = True) -> Sighting | None:
         state=stat.state,
         threads=stat.threads,
         environ_state=state,
+        environ=block,
+        tag=tag,
+    )
+
+
+def _observe_natively(pinned: Pinned, here: HostFacts) -> Sighting | None:
+    """Look at a running process with an environment of its own, in one call; None asks for the whole procedure."""
+    look = native_look()
+    if look is None or pinned.fd is None:
+        return None
+    seen = look(pinned.pid, pinned.fd)
+    if seen is None:
+        return None
+    ticks, inode, ppid, pgid, session, state, threads, block, tag = seen
+    if pinned.start_ticks == -1:
+        pinned.start_ticks = ticks
+    return Sighting(
+        facts=here,
+        pid=pinned.pid,
+        start_ticks=ticks,
+        inode=inode if _inodes_differ() else None,
+        exited=False,
+        ppid=ppid,
+        pgid=pgid,
+        session=session,
+        state=state,
+        threads=threads,
+        environ_state=EnvironState.READABLE,
         environ=block,
         tag=tag,
     )

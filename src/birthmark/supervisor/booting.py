@@ -11,17 +11,17 @@ import anyio
 import anyio.to_thread
 
 from birthmark.children.control import stop_set
-from birthmark.children.proving import find_carriers, prove
+from birthmark.children.proving import find_carriers, nobody_of, prove
 from birthmark.config.model import ServiceSpec
-from birthmark.core.identity import Identity, Proof, Verdict
+from birthmark.core.identity import Proof, Verdict
 from birthmark.core.outcomes import Receipt
 from birthmark.core.policies import StopPolicy
 from birthmark.core.service import BirthId, ServiceName
 from birthmark.errors import IdentityMismatch, StopTimedOut, SupervisionError
-from birthmark.platforms import load
-from birthmark.registry.contract import BirthRecord, BirthState
+from birthmark.registry.contract import BirthOrigin, BirthRecord, BirthState
 from birthmark.supervisor.house import House
 from birthmark.supervisor.records import hide_secrets
+from birthmark.supervisor.taking_in import take_in
 
 ASKED_BY: Final = "boot"
 
@@ -49,6 +49,8 @@ class BootReport:
     strangers: list[Proof] = field(default_factory=list)
     """Live processes that have a recorded pid and are proven to be somebody else."""
     leftovers: list[Leftover] = field(default_factory=list)
+    taken_in: int = 0
+    """Births of `birthmark run` whose papers are in the registry now."""
     lines: list[str] = field(default_factory=list)
     """All of it in words, in the order it was said."""
 
@@ -62,6 +64,7 @@ class BootReport:
                 {"birth": left.record.birth, "service": str(left.record.service), "why": left.why}
                 for left in self.leftovers
             ],
+            "taken_in": self.taken_in,
             "lines": list(self.lines),
         }
 
@@ -69,8 +72,9 @@ class BootReport:
 async def sweep_births(house: House, specs: Mapping[ServiceName, ServiceSpec]) -> BootReport:
     """End what is left of earlier births, all at once, and write down what became of each.
 
-    Births without an end on record are proven one by one. Of those that have one, nothing should live;
-    what carries their mark or tag all the same escaped once, and is ended too.
+    The papers of `birthmark run` are taken in first, as far as nobody stands by them, so that its births are
+    swept like our own. Births without an end on record are proven one by one. Of those that have one, nothing
+    should live; what carries their mark or tag all the same escaped once, and is ended too.
 
     Args:
         specs: What is configured: their policies are used to stop; others get the default one.
@@ -80,6 +84,7 @@ async def sweep_births(house: House, specs: Mapping[ServiceName, ServiceSpec]) -
         LookFailed: The processes cannot be listed.
     """
     report = BootReport()
+    await _take_papers_in(house, report)
     still_open = await anyio.to_thread.run_sync(house.registry.open_births)
     ended = await anyio.to_thread.run_sync(partial(house.registry.ended_births, last=ENDED_SWEPT))
     # One sweep for all: who carries the mark or the tag of any of them, however far it got away.
@@ -101,6 +106,23 @@ async def sweep_births(house: House, specs: Mapping[ServiceName, ServiceSpec]) -
     return report
 
 
+async def _take_papers_in(house: House, report: BootReport) -> None:
+    """Have the births of `birthmark run` that nobody stands by in the registry, and say which had to stay."""
+    taken = await anyio.to_thread.run_sync(
+        partial(take_in, house.installation, house.registry, epoch=house.epoch, at=house.clock.now())
+    )
+    report.taken_in = len(taken.births)
+    for unreadable in taken.unreadable:
+        _tell(house, report, f"a paper cannot be read, and stays where it is: {unreadable}")
+    for papers in taken.unsure:
+        _tell(
+            house,
+            report,
+            f"{papers.service} (birth {papers.birth[:8]}): whether its `birthmark run` (pid {papers.by_pid})"
+            " lives cannot be known from here; its papers stay",
+        )
+
+
 def _carried(house: House, births: list[BirthId]) -> set[BirthId]:
     """Return the births that somebody alive carries the mark or the tag of."""
     return {carrier.birth for carrier in find_carriers(births, house.installation.id)} if births else set()
@@ -111,6 +133,8 @@ async def _settle(
 ) -> None:
     """Bring one birth to its end, or say why not."""
     name = f"{record.service} (birth {record.birth[:8]})"
+    if of_run := record.origin is BirthOrigin.RUN:
+        spec = None  # a service of the same name is another one
     proof = await _proof_of(record)
     if proof is not None and proof.verdict is Verdict.DIFFERENT:
         report.strangers.append(proof)
@@ -125,7 +149,8 @@ async def _settle(
     if receipt is not None:
         report.ended.append(receipt)
         pids = ", ".join(f"{member.pid} ({member.found.value})" for member in receipt.members)
-        _tell(house, report, f"{name}: left over from an earlier supervisor, ended: {pids}")
+        left_by = "a `birthmark run` that is gone" if of_run else "an earlier supervisor"
+        _tell(house, report, f"{name}: left over from {left_by}, ended: {pids}")
         why = "ended by the next supervisor"
     elif record.state in OPEN_STATES:
         report.gone.append(record)
@@ -167,7 +192,8 @@ async def _end(
         return None
     leader = record.identity if proof is not None else None
     try:
-        receipt = await stop_set(leader or _nobody(house, record), policy, asked_by=ASKED_BY)
+        nobody = nobody_of(record.birth, house.installation.id, record.kind, record.service)
+        receipt = await stop_set(leader or nobody, policy, asked_by=ASKED_BY)
     except IdentityMismatch as err:
         raise _NotEnded(str(err), err.proof) from err
     except StopTimedOut as err:
@@ -185,22 +211,6 @@ def _tell(house: House, report: BootReport, line: str) -> None:
     report.lines.append(line)
     house.trail.note({"asked_by": ASKED_BY, "found": line})
     house.say(line)
-
-
-def _nobody(house: House, record: BirthRecord) -> Identity:
-    """Return an identity without a process for a birth whose leader nobody wrote down: its carriers are all there is."""
-    facts = load().facts()
-    return Identity(
-        host=facts.host,
-        boot=facts.boot,
-        pid_namespace=facts.pid_namespace,
-        pid=0,
-        start_ticks=0,
-        birth=record.birth,
-        installation=house.installation.id,
-        kind=record.kind,
-        service=record.service,
-    )
 
 
 async def still_there(house: House, leftover: Leftover) -> str | None:

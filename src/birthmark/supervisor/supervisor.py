@@ -34,7 +34,7 @@ from birthmark.errors import (
     WorkerLost,
 )
 from birthmark.platforms import load
-from birthmark.registry.contract import Registry
+from birthmark.registry.contract import BirthOrigin, Registry
 from birthmark.supervisor.booting import BootReport, sweep_births
 from birthmark.supervisor.house import House
 from birthmark.supervisor.leases import release_stale, report_ports
@@ -184,7 +184,12 @@ class Supervisor:
         service = self._services.get(spec.name)
         if service is None:
             service = Service(house, spec, desired=desired, why=why)
-            service.leftovers = [left for left in self._report.leftovers if left.record.service == spec.name]
+            # A birth of `run` with the same name is another client's copy, and blocks nothing.
+            service.leftovers = [
+                left
+                for left in self._report.leftovers
+                if left.record.service == spec.name and left.record.origin is BirthOrigin.UP
+            ]
             self._services[spec.name] = service
         elif service.desired is not desired:
             service.want(desired)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform as host
+import shlex
 import shutil
 import stat
 import sys
@@ -255,6 +256,19 @@ def _tools() -> Iterator[Finding]:
         yield Finding("lsof", LIMITED, "not on PATH: who holds a port cannot be told", "install lsof")
 
 
+def _wrapped() -> Iterator[Finding]:
+    from birthmark.interfaces.cli.wrapped import wrapped_files
+
+    for each in wrapped_files():
+        words = f"{each.host}, {each.path}: {', '.join(each.servers)}"
+        if each.trouble is None:
+            yield Finding("wrapped", OK, f"{words}: under `birthmark run`")
+        else:
+            file = shlex.quote(str(each.path))
+            todo = f"birthmark unwrap {file} && birthmark wrap {file}; then restart {each.host}"
+            yield Finding("wrapped", BROKEN, f"{words}: {each.trouble}", todo)
+
+
 def _identity() -> Iterator[Finding]:
     if sys.platform != "win32" and os.geteuid() == 0:
         yield Finding(
@@ -273,6 +287,7 @@ _LOOKS: Final[tuple[tuple[str, Callable[[], Iterator[Finding]]], ...]] = (
     ("state", _state),
     ("supervisor", _supervisor),
     ("tools", _tools),
+    ("wrapped", _wrapped),
 )
 
 

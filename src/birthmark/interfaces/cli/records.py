@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 
 from birthmark.children.installation import Installation
-from birthmark.core.identity import Identity
-from birthmark.core.markers import ChildKind
-from birthmark.core.service import birth_id, service_name
+from birthmark.core.service import BirthId
 from birthmark.errors import RecordUndecodable
 from birthmark.interfaces.ownership import Records
-from birthmark.keeper.papers import EXIT, IDENTITY, INTENT
-from birthmark.registry.contract import BirthRecord, BirthState, Registry
+from birthmark.keeper.reading import PaperUnreadable, read_papers
+from birthmark.registry.contract import BirthRecord, Registry
+from birthmark.supervisor.taking_in import read_papers_of, record_of
 
 
 @contextmanager
@@ -36,70 +32,26 @@ def written_down(installation: Installation) -> Iterator[Registry | None]:
 
 
 def read_records(installation: Installation, registry: Registry | None) -> Records:
-    """Return all that is known of births that have not ended: the supervisor's, and those of `birthmark run`.
+    """Return all that is known of births: the supervisor's that have not ended, and those of `birthmark run`.
 
     Raises:
         RegistryUnavailable, RecordUndecodable: Something that is there cannot be read.
+        InstallationBroken: The folder of the papers cannot be listed.
     """
     records = Records.read(installation.id, registry)
+    # Those that have ended are many, and looked up when one is asked for.
+    shelf = read_papers_of(installation, ended=False)
+    for unreadable in shelf.unreadable:
+        raise RecordUndecodable(str(unreadable.path), unreadable.why)
     known = {record.birth for record in records.births}
-    records.births += [each for each in open_papers(installation.births) if each.birth not in known]
+    records.births += [record_of(papers) for papers in shelf.papers if papers.birth not in known]
+    records.papers = partial(_look_up, installation)
     return records
 
 
-def open_papers(births: Path) -> list[BirthRecord]:
-    """Return the births that have papers and no exit record, in no order.
-
-    Raises:
-        RecordUndecodable: A paper is there and says nothing that can be understood.
-    """
-    found = []
-    with os.scandir(births) as folders:
-        for folder in folders:
-            if os.path.exists(os.path.join(folder.path, EXIT)):
-                continue
-            record = _birth_in(Path(folder.path))
-            if record is not None:
-                found.append(record)
-    return found
-
-
-def _birth_in(folder: Path) -> BirthRecord | None:
-    """Read the papers of one birth; None while not even its intent is there."""
-    intent = _paper(folder / INTENT)
-    if intent is None:
-        return None
-    born = _paper(folder / IDENTITY)
+def _look_up(installation: Installation, birth: BirthId) -> BirthRecord | None:
     try:
-        identity = Identity.from_dict(dict(born["identity"])) if born else None  # type: ignore[call-overload]
-        return BirthRecord(
-            birth=birth_id(folder.name),
-            service=service_name(str(intent["service"])),
-            kind=ChildKind(intent["kind"]),
-            state=BirthState.INTENDED if identity is None else BirthState.BORN,
-            epoch=0,
-            identity=identity,
-            intended_at=_time(intent),
-            born_at=_time(born) if born else None,
-        )
-    except (KeyError, TypeError, ValueError) as err:
-        raise RecordUndecodable(str(folder), str(err)) from err
-
-
-def _time(paper: dict[str, object]) -> datetime:
-    at = paper["at"]
-    if not isinstance(at, int | float):
-        raise TypeError(f"'at' is {at!r}, no number of seconds")
-    return datetime.fromtimestamp(at, UTC)
-
-
-def _paper(path: Path) -> dict[str, object] | None:
-    try:
-        paper = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as err:
-        raise RecordUndecodable(str(path), str(err)) from err
-    if not isinstance(paper, dict):
-        raise RecordUndecodable(str(path), "it is no JSON object")
-    return paper
+        papers = read_papers(installation.births / birth)
+    except PaperUnreadable as err:
+        raise RecordUndecodable(str(err.path), err.why) from err
+    return None if papers is None or papers.installation != installation.id else record_of(papers)
