@@ -601,6 +601,32 @@ def test_without_the_native_spawner_a_keeper_keeps_the_same_promises(
         line.wait_end()
 
 
+def test_what_nursery_and_keeper_leave_when_both_are_lost_is_found_by_one_sweep(tmp_path: Path) -> None:
+    """The one pair after which nobody is left who knows: the child dies with its keeper, the rest is searched."""
+    with stage(tmp_path) as s:
+        s.say("give birth")
+        word = s.hear()
+        assert word is not None
+        until(lambda: s.starts() == 1, "begun")
+        child = s.hold(word["born"]["pid"])
+        keeper = s.hold(word["keeper"])
+        assert child is not None
+        assert keeper is not None
+        # The leader's group has its worker, and the daemon has left it.
+        until(lambda: len(find_carriers([s.birth], s.installation.id)) >= 3, "complete")
+        kill(s.nursery)
+        kill(keeper)
+        wait_gone(child, "child")
+        assert s.paper("exit") is None, "nobody was left to write it"
+        left = find_carriers([s.birth], s.installation.id)
+        assert {carrier.found.value for carrier in left} == {"mark"}
+        for carrier in left:
+            found = s.hold(carrier.pid)
+            if found is not None:
+                kill(found)
+        s.wait_all_gone()
+
+
 # -- what it is made of ----------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ from typing import Final
 import pytest
 
 from birthmark.children.proving import find_carriers, sweep
-from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 from tests.keeper.kept import until
 from tests.keeper.stage import Stage, kill, stage, wait_gone
@@ -54,27 +53,27 @@ def one_round(victims: tuple[str, ...], seed: int, folder: Path) -> None:
     dice = random.Random(f"{of(victims)} {seed}")
     with stage(folder) as s:
         after_s = dice.uniform(0.0, SPREAD_S)
-        order = list(victims)
-        dice.shuffle(order)
         s.say("give birth")
         begin = time.monotonic()
         # The instant is what the round is about; nothing tells it.
         time.sleep(after_s)
-        killed = {who: pinned for who in order if (pinned := strike(s, who, begin + 2.0)) is not None}
-        check(
-            s, set(killed), f"{of(victims)}, seed {seed}, after {after_s * 1000:.1f} ms, hit {sorted(killed)}"
-        )
+        # All are found before any is killed: who was lost with its parent could not be found by it any more.
+        found = {who: wait_for(s, who, begin + 2.0) for who in victims}
+        order = [(who, pinned) for who, pinned in found.items() if pinned is not None]
+        dice.shuffle(order)
+        for _, pinned in order:
+            kill(pinned)
+        killed = {who for who, _ in order}
+        check(s, killed, f"{of(victims)}, seed {seed}, after {after_s * 1000:.1f} ms, hit {sorted(killed)}")
 
 
-def strike(s: Stage, who: str, until: float) -> Pinned | None:
-    """Kill one of the four, as soon as it is there; None if it never came to be, or had gone."""
+def wait_for(s: Stage, who: str, until: float) -> Pinned | None:
+    """Return one of the four, as soon as it is there; None if it never came to be, or had gone."""
     while True:
         victim = find(s, who)
         if victim is not None:
-            kill(victim)
             return victim
-        over = load().exited(s.nursery) or s.paper("exit") is not None
-        if over or time.monotonic() > until:
+        if s.paper("exit") is not None or time.monotonic() > until:
             return None
 
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from birthmark.core.identity import Identity
 from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import ExitStatus
 from birthmark.core.service import BirthId, InstallationId, ServiceName
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INTENT: Final = "intent.json"
 IDENTITY: Final = "identity.json"
@@ -38,9 +41,16 @@ class Papers:
 
     def __init__(self, births: str | os.PathLike[str], birth: BirthId) -> None:
         """Name the place; nothing is made yet. `births` is the installation's folder of papers."""
-        # Text, since a keeper does without what a Path brings along.
+        # Text: what a Path touches in an interpreter, a keeper would no longer share with the others.
         self._folder = f"{os.fspath(births)}/{birth}"
         self.birth = birth
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this birth's papers."""
+        from pathlib import Path
+
+        return Path(self._folder)
 
     def intend(
         self,
