@@ -18,13 +18,14 @@ import pytest
 from birthmark.children.command import new_birth
 from birthmark.children.proving import find_carriers, prove
 from birthmark.core.identity import Verdict
-from birthmark.core.outcomes import ExitStatus
+from birthmark.core.outcomes import Basis, ExitStatus, Warrant
 from birthmark.core.policies import DeathPolicy, StopPolicy
 from birthmark.errors import ProcessGone, WorkerLost
 from birthmark.keeper import owner, protocol
 from birthmark.keeper.owner import Kept, exit_status_of
 from birthmark.keeper.protocol import Ended, Exited, Refused, Stop, Stopping, Superseded
 from birthmark.platforms import load
+from birthmark.platforms.contract import Pinned
 from birthmark.platforms.launch import LaunchFailed, Step
 from tests.keeper.kept import Yard, until, yard
 from tests.keeper.stage import kill, pin, stage, wait_gone
@@ -138,6 +139,39 @@ def test_the_child_starts_in_our_working_directory(
     monkeypatch.chdir(tmp_path)
     _, line = home.bear("say(os.getcwd())")
     assert line.hear() == str(tmp_path)
+
+
+def test_a_birth_nobody_waits_for_any_longer_is_ended_whatever_its_death_policy(home: Yard) -> None:
+    """Its keeper is stopped before it can say that it gave birth, so that its owner loses patience."""
+    birth = new_birth()
+    watched = pin(home.nursery.pid)
+    assert watched is not None
+    with watched:
+        stop_and_go(watched, signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            home.bear("stay()", birth=birth, within_s=0.05, death=DeathPolicy(outlive=True))
+        stop_and_go(watched, signal.SIGCONT)
+    record = home.installation.births / birth / "exit.json"
+    until(record.exists, "recorded")
+    until(lambda: find_carriers([birth], home.installation.id) == [], "gone")
+    until(lambda: load().children_of(home.nursery.pid) == [], "rid of the keeper")
+
+
+def stop_and_go(pinned: Pinned, sig: int) -> None:
+    load().deliver(pinned, sig, Warrant(basis=Basis.CALLER, asked_by="a test"))
+
+
+def test_a_birth_a_lost_nursery_never_took_is_written_down_as_never_born(home: Yard) -> None:
+    nursery = pin(home.nursery.pid)
+    assert nursery is not None
+    with nursery:
+        kill(nursery)
+        wait_gone(nursery, "nursery")
+    birth = new_birth()
+    with pytest.raises(WorkerLost):
+        home.bear("stay()", birth=birth)
+    record = json.loads((home.installation.births / birth / "exit.json").read_text())
+    assert record["born"] is False
 
 
 def test_many_are_born_at_once_from_many_threads(home: Yard) -> None:
@@ -258,8 +292,6 @@ def test_a_keeper_that_is_asked_to_end_ends_its_set_first(home: Yard) -> None:
     kept, line = home.bear("stay()")
     keeper = pin(kept.keeper_identity.pid)
     assert keeper is not None
-    from birthmark.core.outcomes import Basis, Warrant
-
     load().deliver(keeper, signal.SIGTERM, Warrant(basis=Basis.CALLER, asked_by="a test"))
     word = ended(kept.wait_ended(20.0))
     assert (word.signal, word.why) == (signal.SIGTERM, "its keeper got SIGTERM")

@@ -27,7 +27,7 @@ from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import ExitStatus, Receipt, signal_name
 from birthmark.core.policies import DeathPolicy, StopPolicy
 from birthmark.core.service import birth_id, installation_id, service_name
-from birthmark.errors import LookFailed, SupervisionError
+from birthmark.errors import LookFailed
 from birthmark.keeper import protocol
 from birthmark.keeper.ledger import Ledger
 from birthmark.keeper.lines import Line, Lines
@@ -468,7 +468,7 @@ def keep(body: bytes, descriptors: list[int], inbox: Inbox, ledger: Ledger) -> i
         return 0
     try:
         return keeper.stand()
-    except (SupervisionError, OSError):
+    except Exception:
         import traceback
 
         # The child dies with us, and the nursery ends what it leaves. Why, stands in the nursery's log.

@@ -119,8 +119,8 @@ class Nursery:
                     # TERM, as a whole set gets it when an outer one is stopped: the keepers have it as well.
                     self._closing |= any(each.number != signal.SIGCHLD for each in self._inbox.take())
                 elif self._owner is not None and fd == self._owner.fd:
-                    # What it asked for before it died has papers, and is answered in them.
-                    self._take_orders()
+                    # Nobody waits any more for what it asked for last, and nothing has come of that: the
+                    # intents among the papers say so by having nothing beside them.
                     self._owner_gone()
                 elif self._channel is not None and fd == self._channel.fileno():
                     self._take_orders()

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -297,52 +297,69 @@ class Nursery:
             LaunchFailed: It never ran, and nothing is left of it.
             WorkerLost: Nursery or keeper ended meanwhile. Whether it ran is not known: a living nursery records
                 it, and otherwise a sweep for the birth has to tell.
-            TimeoutError: The program does not run yet. Its keeper takes our hanging up for our end.
+            TimeoutError: The program does not run yet. Its keeper ends it when it does.
             FileExistsError: The birth has papers already.
             OSError: The intent cannot be written. Nothing was started.
         """
-        Papers(self._births, birth).intend(
+        packed, targets, descriptors = pack(request, limits=((TAG_RESOURCE, tag_of(birth), KEEP_HARD),))
+        order = Birth(
+            birth=birth,
+            installation=installation,
+            kind=kind.value,
+            service=str(service),
+            targets=targets,
+            stop=pack_stop(StopPolicy() if stop is None else stop),
+            death=pack_death(DeathPolicy() if death is None else death),
+            epoch=epoch,
+            run=str(self._run),
+            births=str(self._births),
+            lock="" if lock is None else str(lock),
+        )
+        papers = Papers(self._births, birth)
+        papers.intend(
             installation=installation, kind=kind, service=service, program=os.fsdecode(request.path), by=by
         )
-        packed, targets, descriptors = pack(request, limits=((TAG_RESOURCE, tag_of(birth), KEEP_HARD),))
-        ours, theirs = protocol.pair()
         try:
-            with theirs:
-                order = Birth(
-                    birth=birth,
-                    installation=installation,
-                    kind=kind.value,
-                    service=str(service),
-                    targets=targets,
-                    stop=pack_stop(StopPolicy() if stop is None else stop),
-                    death=pack_death(DeathPolicy() if death is None else death),
-                    epoch=epoch,
-                    run=str(self._run),
-                    births=str(self._births),
-                    lock="" if lock is None else str(lock),
-                )
-                bulk = protocol.memory_file(packed)
-                try:
-                    held = bulk if lock is None else os.open(lock, _LOCK_FLAGS, 0o600)
-                    try:
-                        self._send(order, [theirs.fileno(), bulk, held, *descriptors], within_s)
-                    finally:
-                        if held != bulk:
-                            os.close(held)
-                finally:
-                    os.close(bulk)
-            found = _first_word(ours, within_s)
-            if found is None:
-                raise WorkerLost(f"nursery or keeper of birth {birth}")
-            message, beside = found
-            if isinstance(message, NotBorn):
-                raise LaunchFailed(message.errno, message.step)
-            if not isinstance(message, Born):
-                raise WorkerLost(f"nursery or keeper of birth {birth}")
-            return Kept(ours, message, beside)
+            ours = self._ask(order, packed, descriptors, lock, within_s)
+        except BaseException as err:
+            # It has gone nowhere, so nobody has to look for it.
+            with suppress(OSError):
+                papers.never_born(str(err))
+            raise
+        try:
+            return _kept(ours, birth, within_s)
         except BaseException:
+            # Too late, or we are wanted elsewhere. What nobody will hold must not outlive us, whatever its policy.
+            with suppress(OSError):
+                protocol.send(ours, Stop("whoever had it born, and went", force=True))
             ours.close()
             raise
+
+    def _ask(
+        self, order: Birth, packed: bytes, descriptors: list[int], lock: Path | None, within_s: float
+    ) -> socket.socket:
+        """Send an order; returns our end of the connection to its keeper-to-be.
+
+        Raises:
+            WorkerLost: The nursery is gone, and took nothing.
+            TimeoutError: It takes nothing.
+            OSError: The lock file cannot be opened, or we have no descriptor left.
+        """
+        with ExitStack() as ends:
+            bulk = protocol.memory_file(packed)
+            ends.callback(os.close, bulk)
+            held = bulk
+            if lock is not None:
+                held = os.open(lock, _LOCK_FLAGS, 0o600)
+                ends.callback(os.close, held)
+            ours, theirs = protocol.pair()
+            ends.enter_context(theirs)
+            try:
+                self._send(order, [theirs.fileno(), bulk, held, *descriptors], within_s)
+            except BaseException:
+                ours.close()
+                raise
+            return ours
 
     def _send(self, order: Birth, descriptors: list[int], within_s: float) -> None:
         with self._lock:
@@ -395,6 +412,19 @@ class Nursery:
 def exit_status_of(ended: Ended | Exited | Lost) -> ExitStatus:
     """Return how a leader ended, as a keeper or the nursery told it."""
     return ExitStatus(ended.code, ended.signal, ended.core_dumped)
+
+
+def _kept(connection: socket.socket, birth: BirthId, within_s: float) -> Kept:
+    """Wait for a keeper's first word about a birth; see `Nursery.bear`."""
+    found = _first_word(connection, within_s)
+    if found is None:
+        raise WorkerLost(f"nursery or keeper of birth {birth}")
+    message, beside = found
+    if isinstance(message, NotBorn):
+        raise LaunchFailed(message.errno, message.step)
+    if not isinstance(message, Born):
+        raise WorkerLost(f"nursery or keeper of birth {birth}")
+    return Kept(connection, message, beside)
 
 
 def _first_word(connection: socket.socket, within_s: float) -> tuple[Message, list[int]] | None:
