@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -15,6 +16,7 @@ from birthmark.config.unwrap import unwrap
 from birthmark.config.wrapping import Rewriting, has_servers, unwrapped, wrapped, wrappers_in
 from birthmark.errors import ConfigError
 from tests.config.loading import FIXTURES, load
+from tests.config.test_fuzz import FILES
 
 FRONT = ("/opt/venv/bin/python", "-I", "-m", "birthmark", "run")
 HOSTS = sorted(
@@ -486,3 +488,26 @@ def test_however_toml_is_laid_out_only_the_words_change_and_change_back(text: st
         was.pop("args", None), server.pop("args")
         was.pop("command"), server.pop("command")
     assert after == before
+
+
+@given(FILES, st.sampled_from(["mcp.json", ".claude.json", "opencode.jsonc", "a"]))
+def test_whatever_data_a_file_holds_it_is_wrapped_and_unwrapped_or_refused(data: object, name: str) -> None:
+    path, raw = Path(name), json.dumps(data).encode()
+    try:
+        there = wrapped(path, raw, FRONT)
+    except ConfigError:
+        return
+    # What ran under `run` before, by somebody else's hand, unwrap takes out too.
+    if not any(each.why == "it runs under `birthmark run` already" for each in there.servers):
+        assert unwrapped(path, there.after).after == raw
+
+
+@given(st.text(max_size=80) | st.text(alphabet="[]{}\"'=.#\n\r mcp_servers.x,command", max_size=60))
+def test_any_text_is_wrapped_or_refused(text: str) -> None:
+    for name in ("config.toml", "mcp.json"):
+        for head in ("", '[mcp_servers.x]\ncommand = "a"\n'):
+            try:
+                there = wrapped(Path(name), (head + text).encode(), FRONT)
+            except ConfigError:
+                continue
+            assert unwrapped(Path(name), there.after).after == (head + text).encode()

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -19,7 +20,7 @@ from birthmark.keeper.reading import read_shelf
 from birthmark.platforms import load
 from birthmark.registry.contract import BirthOrigin, BirthRecord, BirthState
 from birthmark.supervisor.taking_in import take_in
-from birthmark.testing import wait_exited
+from birthmark.testing import puppet, wait_exited
 from birthmark.testing.registry import MemoryRegistry
 from tests.e2e.fronts import RUN, environment, front, pinned, send
 from tests.keeper.papers import aged, before_this_boot, ended, intended, ourselves
@@ -133,6 +134,22 @@ async def test_a_paper_that_cannot_be_read_is_said_and_stays_and_the_others_are_
         assert row(house, good.birth).state is BirthState.ENDED
         assert house.registry.birth(bad.birth) is None
         assert folders() == [bad.birth]
+
+
+async def test_a_birth_of_run_that_cannot_be_proven_is_left_alone_and_blocks_no_service_of_its_name() -> None:
+    with puppet() as child:
+        child.wait_ready()
+        with load().pin(child.pid) as pinned_child:
+            seen = load().observe(pinned_child, environ=False)
+        assert seen is not None
+        papers = intended("one", front=replace(ourselves(), start_ticks=1))
+        # Without a mark and without an inode nothing proves that it is the one recorded.
+        papers.born(replace(seen.identity(birth=papers.birth), inode=None))
+        async with household(service("one")) as house:
+            await house.seen(Observed.READY)
+            assert [left.record.birth for left in house.report.leftovers] == [papers.birth]
+            assert row(house, papers.birth).state is BirthState.BORN
+        child.ask()
 
 
 async def test_many_are_taken_in_by_one_boot() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -77,6 +78,9 @@ def prove(identity: Identity, *, held: Pinned | None = None) -> Proof:
         return look_until_settled(held, lambda seen: judge(identity, seen, held=held.fd is not None))
     pinned = pin_or_none(identity.pid)
     try:
+        proof = judge(identity, None if pinned is None else load().observe(pinned))
+        if not proof.transient:
+            return proof
         return look_until_settled(pinned, lambda seen: judge(identity, seen))
     finally:
         if pinned is not None:
@@ -132,8 +136,6 @@ def nobody_of(
 
 def never_a_target(pid: int) -> Proof | None:
     """Return the proof for numbers that no question is about: 0, below, beyond, ourselves."""
-    import os
-
     if signalable_pid(pid) is None or pid == os.getpid():
         return Proof(pid, Verdict.GONE, (Evidence(Reason.NEVER_A_TARGET),))
     return None
@@ -243,8 +245,6 @@ def _carrier(
 
 def may_carry(pid: int) -> bool:
     """Say whether a closer look pays: it has a tag, or an environment we may read with a mark in it."""
-    import os
-
     if pid == os.getpid():
         return False
     tag, start = load().glance(pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -63,7 +64,7 @@ def known_files(platform: str, environ: Mapping[str, str], home: Path) -> Iterat
     for known in KNOWN:
         anchor, _, rest = known.place.partition("/")
         path = folders[anchor] / rest
-        if platform in known.platforms and path.is_file():
+        if platform in known.platforms and os.path.isfile(path):  # False also where we may not look
             yield known.host, path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from birthmark.core.identity import (
     TRANSIENT,
@@ -118,6 +119,9 @@ def _elsewhere(expected: Identity, seen: Sighting) -> Evidence | None:
     return None
 
 
+_OF_THIS_BIRTH: Final = Evidence(Reason.MARK_OF_THIS_BIRTH)
+
+
 def _stamp_evidence(expected: Identity, seen: Sighting) -> Evidence | None:
     """Return what mark and tag say, or None when they say nothing. A readable mark outranks the tag."""
     if expected.kind is None or expected.service is None or expected.installation is None:
@@ -133,7 +137,7 @@ def _stamp_evidence(expected: Identity, seen: Sighting) -> Evidence | None:
                 birth=expected.birth,
             )
             if seen.environ.startswith(placed):
-                return Evidence(Reason.MARK_OF_THIS_BIRTH)
+                return _OF_THIS_BIRTH
         mark = read_mark(seen.environ)
         if mark is not None:
             wrong = _mark_mismatch(

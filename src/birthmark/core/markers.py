@@ -46,7 +46,7 @@ class ChildKind(Enum):
     @property
     def marker_env(self) -> str:
         """The variable that holds the service's name in a process of this kind."""
-        return _MARKER_ENV[self]
+        return _MARKER_ENV[self._value_]  # by text: the hash of a member is computed in Python
 
     def identifies(self, environ: bytes, service: str) -> bool:
         """Say whether an environment block is that of `service` as this kind.
@@ -62,10 +62,10 @@ class ChildKind(Enum):
         return environ_identifies_child(environ, self.marker_env, service)
 
 
-_MARKER_ENV: Final[Mapping[ChildKind, str]] = {
-    ChildKind.AGENT: AGENT_NAME_ENV,
-    ChildKind.MCP: MCP_SERVICE_ID_ENV,
-    ChildKind.API: API_SERVER_ENV,
+_MARKER_ENV: Final[Mapping[str, str]] = {
+    ChildKind.AGENT.value: AGENT_NAME_ENV,
+    ChildKind.MCP.value: MCP_SERVICE_ID_ENV,
+    ChildKind.API.value: API_SERVER_ENV,
 }
 
 
