@@ -23,7 +23,7 @@ from birthmark.core.policies import DeathPolicy, StopPolicy
 from birthmark.errors import ProcessGone, WorkerLost
 from birthmark.keeper import owner, protocol
 from birthmark.keeper.owner import Kept, exit_status_of
-from birthmark.keeper.protocol import Ended, Exited, Refused, Stop, Stopping, Superseded
+from birthmark.keeper.protocol import Ended, Exited, Refused, Stop, Stopping, Superseded, Survived
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 from birthmark.platforms.launch import LaunchFailed, Step
@@ -700,3 +700,63 @@ def test_an_idle_keeper_costs_no_time(home: Yard) -> None:
     if number == "7":  # poll(2) on x86-64: its third argument is the limit
         assert int(third, 16) & 0xFFFFFFFF == 0xFFFFFFFF
     assert select.select([kept], [], [], 0)[0] == []
+
+
+def test_births_leave_nothing_open_in_the_nursery(home: Yard) -> None:
+    def once(lose: bool) -> None:
+        kept, _ = home.bear("", words=("/bin/sleep", "1000"))
+        if lose:
+            keeper = pin(kept.keeper_identity.pid)
+            assert keeper is not None
+            with keeper:
+                kill(keeper)
+            assert home.nursery.lost(20.0) is not None
+        else:
+            kept.stop(asked_by="the test")
+        kept.close()
+
+    once(lose=True)
+    until(lambda: load().children_of(home.nursery.pid) == [], "rid of the keeper")
+    before = len(os.listdir(f"/proc/{home.nursery.pid}/fd"))
+    for number in range(20):
+        once(lose=number % 2 == 0)
+    until(lambda: load().children_of(home.nursery.pid) == [], "rid of the keepers")
+    # It lets go of a lock right after the keeper was reaped.
+    until(lambda: len(os.listdir(f"/proc/{home.nursery.pid}/fd")) <= before, "rid of what it held")
+    assert os.listdir(home.installation.run) == ["nursery.log"]
+
+
+TRACER = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+pid = int(sys.argv[1])
+assert libc.ptrace(0x4206, pid, 0, 0) == 0, ctypes.get_errno()  # PTRACE_SEIZE
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_survivor_is_reported_with_the_reason_and_its_keeper_stays_until_it_has_gone(home: Yard) -> None:
+    """Killed under a debugger, a process is not its parent's to reap before the debugger has looked."""
+    kept, line = home.bear(
+        "fork = os.fork()\nif fork == 0: stay()\nsay(fork); stay()",
+        stop=StopPolicy(term_grace_s=0.1, settle_s=0.2),
+    )
+    member = line.hear()
+    with subprocess.Popen(
+        [sys.executable, "-c", TRACER, str(member)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as tracer:
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != "holds\n":
+            pytest.skip("this system lets nobody trace")
+        word = kept.stop(asked_by="the test")
+        assert isinstance(word, Survived)
+        left = [each for each in word.receipt["members"] if each["end"] is None]
+        assert [(each["pid"], each["why"]) for each in left] == [(member, "traced: its debugger holds it")]
+        assert not (home.installation.births / kept.birth / "exit.json").exists()
+        again = kept.stop(asked_by="the test")
+        assert isinstance(again, Survived), "asked once more, tried once more"
+        tracer.communicate(timeout=20)
+    assert ended(kept.wait_ended(20.0)).signal == signal.SIGTERM
+    line.wait_end()

@@ -91,7 +91,7 @@ class Members:
             empty: Nobody is left. Members that their own parents reaped have ended unseen.
         """
         members = list(self._members.values())
-        here = set() if empty else {_key(member) for member in self._living()}
+        here = set() if empty else self._here()
         for key, member in self._members.items():
             if member.end is None and key not in here:
                 # Reaped by its own parent, so that nobody told us how.
@@ -114,6 +114,11 @@ class Members:
         if self.unlisted:
             found.notes.append(f"{self.unlisted} more members are not listed")
         return found
+
+    def _here(self) -> set[_Key]:
+        """Return who lives, and who is dead and cannot be reaped: the debugger that holds it has not looked."""
+        children = {self._keys.get(pid) for pid in load().children_of(os.getpid())}
+        return {_key(member) for member in self._living()} | {key for key in children if key is not None}
 
     def _living(self) -> Iterator[Member]:
         return living(self.aside())
