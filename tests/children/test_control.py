@@ -40,8 +40,11 @@ from birthmark import (
     terminate_gracefully,
     terminate_group_gracefully,
 )
+from birthmark.children.proving import prove
+from birthmark.core.identity import Identity
 from birthmark.core.markers import mark_entries
 from birthmark.core.service import BirthId, InstallationId, ServiceName
+from birthmark.platforms import load
 from birthmark.testing.puppet import Puppet, puppet, wait_exited
 
 pytestmark = pytest.mark.anyio
@@ -500,6 +503,30 @@ async def test_with_its_identity_a_child_that_wiped_its_environment_is_stopped()
 
 
 _WIPED = "import os, sys; os.write(1, b'R'); sys.stdin.read()"
+
+
+@pytest.mark.parametrize("here", ["another host", "another pid namespace"])
+async def test_a_record_from_elsewhere_is_never_called_not_running(here: str) -> None:
+    with puppet("ready()") as child:
+        pid = child.pid
+        child.reap()
+    facts = load().facts()
+    identity = Identity(
+        host="elsewhere" if here == "another host" else facts.host,
+        boot=facts.boot,
+        pid_namespace=facts.pid_namespace + (here == "another pid namespace"),
+        pid=pid,
+        start_ticks=1,
+        birth=BIRTH,
+        installation=open_installation().id,
+        kind=ChildKind.MCP,
+        service=ServiceName("time"),
+    )
+    outcome = await stop_owned(pid, ChildKind.MCP, "time", GRACE_S, identity=identity)
+    assert isinstance(outcome, NotOurs)
+    assert outcome.proof.verdict is Verdict.DIFFERENT
+    assert here in str(outcome.proof)
+    assert prove(identity) == outcome.proof
 
 
 async def test_an_identity_of_another_service_makes_nothing_ours() -> None:

@@ -85,6 +85,23 @@ def test_nothing_under_the_pid_is_gone() -> None:
     decides(judge(IDENTITY, None, held=True), Verdict.GONE, Reason.GONE)
 
 
+@pytest.mark.parametrize(
+    ("here", "reason", "elsewhere"),
+    [
+        (replace(HERE, host="elsewhere"), Reason.OTHER_HOST, True),
+        (replace(HERE, pid_namespace=1), Reason.OTHER_PID_NAMESPACE, True),
+        (replace(HERE, boot="later"), Reason.OTHER_BOOT, False),
+    ],
+)
+def test_of_a_record_from_elsewhere_an_unused_pid_here_says_nothing(
+    here: HostFacts, reason: Reason, elsewhere: bool
+) -> None:
+    proof = judge(IDENTITY, None, here=here)
+    decides(proof, Verdict.DIFFERENT, reason)
+    assert proof.elsewhere is elsewhere
+    decides(judge(IDENTITY, None, here=HERE), Verdict.GONE, Reason.GONE)
+
+
 def test_a_zombie_is_gone() -> None:
     decides(judge(IDENTITY, replace(SEEN, exited=True)), Verdict.GONE, Reason.ZOMBIE)
 

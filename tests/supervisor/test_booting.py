@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,6 +96,62 @@ async def test_the_same_birth_in_another_installation_is_not_ours() -> None:
             assert house.report.ended == []
             assert house.signals() == []
         assert theirs.is_running()
+
+
+@pytest.mark.parametrize("where", ["another host", "another pid namespace"])
+@pytest.mark.parametrize("used", [True, False], ids=["a pid in use here", "an unused pid"])
+async def test_a_birth_from_elsewhere_is_named_and_not_written_off_and_keeps_no_service_from_starting(
+    where: str, used: bool
+) -> None:
+    birth = new_birth()
+    with marked(birth, owner="f" * 32) as child:
+        identity = dataclasses.replace(
+            child.identity,
+            pid=child.pid if used else 2**22,
+            host="elsewhere" if where == "another host" else child.identity.host,
+            pid_namespace=child.identity.pid_namespace + (where == "another pid namespace"),
+        )
+        with writing() as (registry, epoch, now):
+            registry.intend(birth, ONE, ChildKind.MCP, now, epoch=epoch)
+            registry.born(birth, identity, now, epoch=epoch)
+        for _ in range(2):  # the first boot leaves the second everything to say
+            async with household(service()) as house:
+                await house.seen(Observed.READY)
+                assert [left.record.birth for left in house.report.elsewhere] == [birth]
+                assert (house.report.gone, house.report.strangers, house.report.leftovers) == ([], [], [])
+                (line,) = house.report.lines
+                assert line.startswith(f"one (birth {birth[:8]}): whether pid {identity.pid} lives cannot be")
+                assert where in line
+                record = house.registry.birth(birth)
+                assert record is not None
+                assert record.state is BirthState.BORN
+        assert child.is_running()
+
+
+async def test_a_birth_of_an_earlier_boot_has_ended_whoever_has_its_pid_now() -> None:
+    birth = new_birth()
+    with marked(birth, owner="f" * 32) as child:
+        with writing() as (registry, epoch, now):
+            registry.intend(birth, ONE, ChildKind.MCP, now, epoch=epoch)
+            registry.born(birth, dataclasses.replace(child.identity, boot="before"), now, epoch=epoch)
+        async with household(names=[]) as house:
+            assert house.report.lines == [f"one (birth {birth[:8]}): ended with an earlier boot of this host"]
+            record = house.registry.birth(birth)
+            assert record is not None
+            assert (record.state, record.why) == (BirthState.LOST, "it ended with an earlier boot")
+        assert child.is_running()
+
+
+async def test_of_a_supervisor_elsewhere_it_is_not_said_that_it_is_gone() -> None:
+    installation = open_installation()
+    me = own_identity(installation)
+    with SqliteRegistry(installation.registry_path, installation.id) as registry:
+        # As in a container that was begun anew: the same pid, in another namespace.
+        registry.take(dataclasses.replace(me, pid_namespace=me.pid_namespace + 1), datetime.now(UTC))
+    async with household(names=[]) as house:
+        (line,) = house.said
+        assert "whether it lives cannot be seen from here" in line
+        assert "another pid namespace" in line
 
 
 async def test_an_intent_that_came_to_nothing_is_closed_and_said() -> None:

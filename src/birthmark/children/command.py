@@ -214,6 +214,7 @@ class Command:
             gid=gid,
             groups=groups,
             limits=tuple(limits),
+            distinct=True,
         )
 
     def _credentials(self) -> tuple[int | None, int | None, tuple[int, ...] | None]:

@@ -11,7 +11,6 @@ import select
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 import anyio
@@ -24,6 +23,7 @@ from birthmark.children.proving import (
     LOOK_EVERY_S,
     LOOKS,
     Judge,
+    identity_judge,
     look,
     mark_judge,
     never_a_target,
@@ -40,7 +40,6 @@ from birthmark.core.identity import (
     Verdict,
     gone,
 )
-from birthmark.core.judging import judge
 from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import (
     Basis,
@@ -219,7 +218,8 @@ async def stop_owned(
     _check_grace(grace_s)
     pinned, proof = await _pin_and_prove(pid, kind, service, installation, identity)
     if pinned is None:
-        return NotRunning(pid)
+        # Of a record from elsewhere nobody can say from here that it is not running.
+        return NotOurs(pid, proof) if proof.elsewhere else NotRunning(pid)
     dead = proof.reason is Reason.ZOMBIE
     if dead and kind is not ChildKind.API:
         owner = open_installation().id if installation is None else installation
@@ -347,7 +347,7 @@ async def _pin_and_prove(
         decide = mark_judge(pid, kind, name, owner)
     pinned = pin_or_none(pid)
     if pinned is None:
-        return None, gone(pid)
+        return None, look(None, decide)
     try:
         proof = look(pinned, decide)
         for _ in range(LOOKS - 1):
@@ -372,7 +372,7 @@ def _identity_judge(pid: int, kind: ChildKind, service: str, identity: Identity)
             # The record itself is another service's: no look at the process could make it ours.
             proof = Proof(pid, Verdict.DIFFERENT, (Evidence(reason, str(expected), str(found)),))
             return lambda seen: gone(pid) if seen is None or seen.exited else proof
-    return partial(judge, identity)
+    return identity_judge(identity)
 
 
 async def _drive(

@@ -75,16 +75,26 @@ def prove(identity: Identity, *, held: Pinned | None = None) -> Proof:
         LookFailed: We could not look (no procfs, or one of another pid namespace).
     """
     if held is not None:
-        return look_until_settled(held, lambda seen: judge(identity, seen, held=held.fd is not None))
+        return look_until_settled(held, identity_judge(identity, held=held.fd is not None))
     pinned = pin_or_none(identity.pid)
+    decide = identity_judge(identity)
     try:
-        proof = judge(identity, None if pinned is None else load().observe(pinned))
+        proof = decide(None if pinned is None else load().observe(pinned))
         if not proof.transient:
             return proof
-        return look_until_settled(pinned, lambda seen: judge(identity, seen))
+        return look_until_settled(pinned, decide)
     finally:
         if pinned is not None:
             pinned.close()
+
+
+def identity_judge(identity: Identity, *, held: bool = False) -> Judge:
+    """Return the decision about one record. Where nothing is seen, it asks whether the record is from here at all."""
+
+    def decide(seen: Sighting | None) -> Proof:
+        return judge(identity, seen, held=held, here=load().facts() if seen is None else None)
+
+    return decide
 
 
 def still_runs(identity: Identity) -> bool | None:

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 from birthmark.children.ladder import Ladder, climb
 from birthmark.children.members import group_of, nobody, set_of
-from birthmark.children.proving import look, look_until_settled, pin_or_none
+from birthmark.children.proving import identity_judge, look, look_until_settled, pin_or_none
 from birthmark.children.waiting import Hurry, Steps, Wait, run_now, wait_for_any
 from birthmark.core.identity import Identity, Reason, Verdict
-from birthmark.core.judging import judge, judge_number
+from birthmark.core.judging import judge_number
 from birthmark.core.outcomes import (
     Basis,
     Receipt,
@@ -96,7 +96,7 @@ def set_steps(
         if leader is not None and leader is not held:
             ours.enter_context(leader)
         is_held = held is not None and leader is not None and leader.fd is not None
-        proof = look_until_settled(leader, lambda seen: judge(identity, seen, held=is_held))
+        proof = look_until_settled(leader, identity_judge(identity, held=is_held))
         if proof.verdict is Verdict.UNKNOWN:
             raise IdentityMismatch(proof)
         if proof.reason is Reason.ZOMBIE:

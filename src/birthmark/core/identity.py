@@ -303,6 +303,14 @@ class Proof:
         return self.evidence[0].reason
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether the record is about a place we cannot look at: nothing seen here says that it is gone.
+
+        Another boot of this host is no such place: nothing has outlived it.
+        """
+        return self.reason in (Reason.OTHER_HOST, Reason.OTHER_PID_NAMESPACE)
+
+    @property
     def transient(self) -> bool:
         """Whether the process is inside an exec, so that looking again may tell more."""
         return self.verdict is Verdict.UNKNOWN and any(

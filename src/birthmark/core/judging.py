@@ -9,6 +9,7 @@ from birthmark.core.identity import (
     TRANSIENT,
     EnvironState,
     Evidence,
+    HostFacts,
     Identity,
     Proof,
     Reason,
@@ -20,17 +21,22 @@ from birthmark.core.markers import ChildKind, Mark, is_tag, mark_block, read_mar
 from birthmark.core.service import InstallationId
 
 
-def judge(expected: Identity, seen: Sighting | None, *, held: bool = False) -> Proof:
+def judge(
+    expected: Identity, seen: Sighting | None, *, held: bool = False, here: HostFacts | None = None
+) -> Proof:
     """Decide whether the process seen is the one recorded. The first row that holds decides.
 
     Args:
         expected: The identity written down at birth.
         seen: One look at the live process, or None when nothing has that pid.
         held: The look went through a pidfd that we have held since the birth.
+        here: Where nothing was seen. That nothing has the pid here says nothing about a record from elsewhere;
+            None: the caller knows that the record is from here.
     """
     pid = expected.pid
     if seen is None:
-        return gone(pid)
+        away = None if here is None else _another_place(expected, here)
+        return gone(pid) if away is None else Proof(pid, Verdict.DIFFERENT, (away,))
     different = _elsewhere(expected, seen)
     if different is not None:
         return Proof(pid, Verdict.DIFFERENT, (different,))
@@ -101,14 +107,19 @@ _STATE_REASON = {
 }
 
 
-def _elsewhere(expected: Identity, seen: Sighting) -> Evidence | None:
-    facts = seen.facts
+def _another_place(expected: Identity, facts: HostFacts) -> Evidence | None:
     if expected.host != facts.host:
         return Evidence(Reason.OTHER_HOST, expected.host, facts.host)
     if expected.boot != facts.boot:
         return Evidence(Reason.OTHER_BOOT, expected.boot, facts.boot)
     if expected.pid_namespace != facts.pid_namespace:
         return Evidence(Reason.OTHER_PID_NAMESPACE, str(expected.pid_namespace), str(facts.pid_namespace))
+    return None
+
+
+def _elsewhere(expected: Identity, seen: Sighting) -> Evidence | None:
+    if (away := _another_place(expected, seen.facts)) is not None:
+        return away
     if expected.pid != seen.pid:
         raise ValueError(f"pid {seen.pid} was looked at for a record of pid {expected.pid}")
     # A time that was hidden from us (-1) is not another one.

@@ -90,6 +90,8 @@ class Launch:
     groups: tuple[int, ...] | None = None
     limits: tuple[tuple[int, int, int], ...] = ()
     """(resource, soft, hard); see `KEEP_HARD` and `INFINITY`."""
+    distinct: bool = False
+    """The caller made `env` from a mapping: every entry has a name, and none stands twice. It is not looked at again."""
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
@@ -100,13 +102,17 @@ class Launch:
         if b"\0" in b"".join(texts):
             culprit = next(text for text in texts if b"\0" in text)
             raise ValueError(f"a NUL in {culprit!r}")
+        if not self.distinct:
+            self._require_distinct()
+        targets = [theirs for _, theirs in self.descriptors]
+        if len(set(targets)) != len(targets) or not {0, 1, 2}.issubset(targets) or min(targets) < 0:
+            raise ValueError(f"not 0, 1, 2 and others, each once: {targets}")
+
+    def _require_distinct(self) -> None:
         # All entries at once; which of them is wrong is asked only when one is.
         names = {entry.partition(b"=")[0] for entry in self.env if b"=" in entry}
         if len(names) != len(self.env) or b"" in names:
             raise ValueError(f"not an environment entry with a name of its own: {_nameless(self.env)!r}")
-        targets = [theirs for _, theirs in self.descriptors]
-        if len(set(targets)) != len(targets) or not {0, 1, 2}.issubset(targets) or min(targets) < 0:
-            raise ValueError(f"not 0, 1, 2 and others, each once: {targets}")
 
 
 def _nameless(env: tuple[bytes, ...]) -> bytes:

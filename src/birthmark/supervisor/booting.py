@@ -13,7 +13,7 @@ import anyio.to_thread
 from birthmark.children.control import stop_set
 from birthmark.children.proving import find_carriers, nobody_of, prove
 from birthmark.config.model import ServiceSpec
-from birthmark.core.identity import Proof, Verdict
+from birthmark.core.identity import Proof, Reason, Verdict
 from birthmark.core.outcomes import Receipt
 from birthmark.core.policies import StopPolicy
 from birthmark.core.service import BirthId, ServiceName
@@ -48,6 +48,8 @@ class BootReport:
     ended: list[Receipt] = field(default_factory=list)
     strangers: list[Proof] = field(default_factory=list)
     """Live processes that have a recorded pid and are proven to be somebody else."""
+    elsewhere: list[Leftover] = field(default_factory=list)
+    """Births recorded on another host or in another pid namespace: what became of them cannot be seen from here."""
     leftovers: list[Leftover] = field(default_factory=list)
     taken_in: int = 0
     """Births of `birthmark run` whose papers are in the registry now."""
@@ -63,6 +65,10 @@ class BootReport:
             "leftovers": [
                 {"birth": left.record.birth, "service": str(left.record.service), "why": left.why}
                 for left in self.leftovers
+            ],
+            "elsewhere": [
+                {"birth": left.record.birth, "service": str(left.record.service), "why": left.why}
+                for left in self.elsewhere
             ],
             "taken_in": self.taken_in,
             "lines": list(self.lines),
@@ -136,7 +142,13 @@ async def _settle(
     if of_run := record.origin is BirthOrigin.RUN:
         spec = None  # a service of the same name is another one
     proof = await _proof_of(record)
-    if proof is not None and proof.verdict is Verdict.DIFFERENT:
+    if proof is not None and proof.elsewhere:
+        # No pid of ours says anything about it. Its row stays open, for whoever boots where it was written.
+        why = f"it was left alone, and stays on record: {proof}"
+        report.elsewhere.append(Leftover(record, proof, why))
+        _tell(house, report, f"{name}: whether pid {proof.pid} lives cannot be seen from here; {why}")
+        return
+    if proof is not None and proof.verdict is Verdict.DIFFERENT and proof.reason is not Reason.OTHER_BOOT:
         report.strangers.append(proof)
         _tell(house, report, f"{name}: pid {proof.pid} is somebody else's now, and was left alone: {proof}")
     try:
@@ -154,11 +166,19 @@ async def _settle(
         why = "ended by the next supervisor"
     elif record.state in OPEN_STATES:
         report.gone.append(record)
-        born = record.identity is not None
-        _tell(house, report, f"{name}: had ended by itself" if born else f"{name}: was never born")
-        why = "gone when the next supervisor looked" if born else "never born"
+        words, why = _how_it_went(record, proof)
+        _tell(house, report, f"{name}: {words}")
     if record.state in OPEN_STATES:
         await _write_lost(house, record, why)
+
+
+def _how_it_went(record: BirthRecord, proof: Proof | None) -> tuple[str, str]:
+    """Return what is said, and what is written down, of a birth of which nothing was left."""
+    if record.identity is None:
+        return "was never born", "never born"
+    if proof is not None and proof.reason is Reason.OTHER_BOOT:
+        return "ended with an earlier boot of this host", "it ended with an earlier boot"
+    return "had ended by itself", "gone when the next supervisor looked"
 
 
 class _NotEnded(Exception):

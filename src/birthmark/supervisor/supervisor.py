@@ -137,16 +137,21 @@ class Supervisor:
     def _refuse_living_owner(self, me: Identity) -> None:
         """Refuse an installation whose owner on record lives, lock or not: some file systems only pretend to lock."""
         owner = self._registry.owner()
-        if owner is None or owner.identity is None or owner.identity.pid == me.pid:
+        if owner is None or owner.identity is None:
             return
         try:
             proof = prove(owner.identity)
         except LookFailed:
             return
-        if proof.verdict is Verdict.SAME:
+        before = f"the supervisor before this one (pid {owner.identity.pid}) did not leave in order"
+        if proof.elsewhere:
+            self._say(f"{before}; whether it lives cannot be seen from here: {proof}")
+        elif owner.identity.pid == me.pid:
+            return
+        elif proof.verdict is Verdict.SAME:
             raise InstallationLocked(str(self._installation.home), owner.identity.pid)
-        if proof.verdict is Verdict.GONE:
-            self._say(f"the supervisor before this one (pid {owner.identity.pid}) did not leave in order")
+        elif proof.verdict is not Verdict.UNKNOWN:
+            self._say(before)
 
     async def up(self, names: Sequence[str] | None = None) -> None:
         """Want services up: those named, or all but those stopped by hand, disabled, or not ours to start.
