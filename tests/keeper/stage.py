@@ -42,7 +42,7 @@ own and double-forked, a daemon that only KILL ends. All of them hold the lifeli
 _OWNER: Final = """\
 import sys
 sys.path.insert(0, sys.argv[1])
-import json, os
+import json, os, time
 from pathlib import Path
 from birthmark.children.command import Command, Session, mark_child
 from birthmark.core.markers import ChildKind
@@ -63,6 +63,14 @@ if order["no_pidfds"]:
 birth, installation = birth_id(order["birth"]), installation_id(order["installation"])
 nursery = Nursery(run=Path(order["run"]), births=Path(order["births"]))
 null = os.open(os.devnull, os.O_RDWR)
+if order["warm"]:
+    first = nursery.bear(
+        Command("/bin/true", env={}).to_launch([(null, 0), (null, 1), (null, 2)]), birth=birth_id(order["warm"]),
+        installation=installation, kind=ChildKind.MCP, service=ServiceName("warm"))
+    first.wait_ended(order["within_s"])
+    while os.path.exists(f"/proc/{first.keeper_identity.pid}"):
+        time.sleep(0.001)
+    first.close()
 tell(nursery=nursery.pid)
 sys.stdin.buffer.readline()
 command = mark_child(
@@ -228,8 +236,12 @@ def stage(
     epoch: int = 1,
     fork_first: bool = False,
     no_pidfds: bool = False,
+    warm: bool = False,
 ) -> Iterator[Stage]:
     """Start an owner and its nursery; each `say()` is one step: the birth, then the stop.
+
+    With `warm` another child has been born and has ended before, so that the birth takes what births take, and not
+    the start of a nursery beside it.
 
     Whatever is left at the end is ended: the keeper by the loss of its owner, everybody else by KILL.
     """
@@ -254,7 +266,8 @@ def stage(
             "birth": birth, "installation": installation.id, "script": script, "grace_s": grace_s,
             "run": str(installation.run), "births": str(installation.births), "lifeline": theirs,
             "death": {"outlive": outlive, "for_s": for_s}, "epoch": epoch, "within_s": WITHIN_S,
-            "fork": fork_first, "no_pidfds": str(Path(__file__).parents[2]) if no_pidfds else "",
+            "warm": new_birth() if warm else "", "fork": fork_first,
+            "no_pidfds": str(Path(__file__).parents[2]) if no_pidfds else "",
             "started": str(folder / f"started-{birth}"),
         }  # fmt: skip
         process.stdin.write(json.dumps(order).encode() + b"\n")

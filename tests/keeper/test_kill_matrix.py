@@ -22,8 +22,9 @@ from tests.keeper.stage import Stage, kill, stage, wait_gone
 WHO: Final = ("owner", "nursery", "keeper", "child")
 VICTIMS: Final = [*((who,) for who in WHO), *itertools.combinations(WHO, 2)]
 
-SPREAD_S: Final = 0.06
-"""Killed within this after the birth was asked for. A birth takes some 5 to 30 ms; both sides of it are wanted."""
+WITHIN_S: Final = (0.012, 0.05)
+"""Killed within one of these after the birth was asked for. A birth takes some 10 ms on an idle machine, and the
+payload as much again until its daemon is there: half of the rounds are about the first, half about all of it."""
 
 
 def of(victims: tuple[str, ...]) -> str:
@@ -51,8 +52,8 @@ def test_nothing_is_left_whoever_is_killed_fifty_times(
 
 def one_round(victims: tuple[str, ...], seed: int, folder: Path) -> None:
     dice = random.Random(f"{of(victims)} {seed}")
-    with stage(folder) as s:
-        after_s = dice.uniform(0.0, SPREAD_S)
+    with stage(folder, warm=True) as s:
+        after_s = dice.uniform(0.0, dice.choice(WITHIN_S))
         s.say("give birth")
         begin = time.monotonic()
         # The instant is what the round is about; nothing tells it.

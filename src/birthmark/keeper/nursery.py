@@ -274,10 +274,11 @@ class Nursery:
         births, birth = order.births, birth_id(order.birth)
         began = self._leftovers.began is not None
         receipt = self._leftovers.receipt(order.service, empty=not survivors).to_dict() if began else None
+        told = loss.leader or loss.status is not None
         with suppress(OSError):
             Papers(births, birth).ended(
                 loss.status or ExitStatus(),
-                why="its keeper was lost",
+                why="its keeper was lost" if told else "its keeper was lost before it told of a child",
                 survivors=survivors,
                 exited_at=round(time.time(), 3),
                 receipt=receipt,
