@@ -98,10 +98,8 @@ def check(s: Stage, killed: set[str], what: str) -> None:
     only_the_sweep_is_left = {"nursery", "keeper"} <= killed
     if only_the_sweep_is_left:
         # The child died with its keeper. What it had started belongs to nobody who would end it, and carries
-        # the mark: one sweep finds all of it.
-        for pinned, _ in sweep([s.birth], s.installation.id):
-            kill(pinned)
-            pinned.close()
+        # mark and tag. A sweep is one look at what may be forking meanwhile: the last one finds nobody.
+        until(lambda: sweep_up(s) == 0, f"swept: {what}")
     s.wait_all_gone()
     # A process lets go of the lifeline in its last steps, a moment before it counts as exited.
     until(lambda: find_carriers([s.birth], s.installation.id) == [], f"rid of its carriers: {what}")
@@ -125,3 +123,13 @@ def check(s: Stage, killed: set[str], what: str) -> None:
     if "keeper" in killed and word is not None and word.get("lost") is not None:
         assert status is not None, what
         assert (word["lost"]["code"], word["lost"]["signal"]) == (status.code, status.signal), what
+
+
+def sweep_up(s: Stage) -> int:
+    """End whoever carries the birth's mark or tag; returns how many did."""
+    count = 0
+    for pinned, _ in sweep([s.birth], s.installation.id):
+        kill(pinned)
+        pinned.close()
+        count += 1
+    return count
