@@ -106,20 +106,27 @@ def test_core_and_platforms_never_wait_for_an_event_loop() -> None:
     assert wrong == []
 
 
-def test_every_import_from_outside_is_a_declared_dependency() -> None:
+def declared() -> set[str]:
+    """Return the names of what pyproject.toml says is needed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [
-        *project["dependencies"],
-        *(each for extra in project["optional-dependencies"].values() for each in extra),
-    ]
+    extras = project.get("optional-dependencies", {})
+    lines = [*project["dependencies"], *(each for extra in extras.values() for each in extra)]
     # The name is what stands before the first character that no name has.
-    names = {"".join(c if c.isalnum() else " " for c in each).split()[0] for each in declared}
+    return {"".join(c if c.isalnum() else " " for c in each).split()[0] for each in lines}
+
+
+def test_every_import_from_outside_is_a_declared_dependency() -> None:
+    names = declared()
     wrong = [
         f"{each.where}: {each.target}"
         for each in imports()
         if each.top not in sys.stdlib_module_names and each.top not in names | {NAME}
     ]
     assert wrong == []
+
+
+def test_every_declared_dependency_is_imported() -> None:
+    assert declared() - {each.top for each in imports()} == set()
 
 
 def test_every_folder_with_source_is_a_package() -> None:

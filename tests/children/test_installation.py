@@ -110,3 +110,18 @@ def test_the_file_holds_where_it_was_made(tmp_path: Path) -> None:
     record = json.loads((installation.home / "installation").read_text())
     place = installation.home.stat()
     assert record == {"id": installation.id, "device": place.st_dev, "inode": place.st_ino}
+
+
+def test_without_a_home_folder_nothing_is_made_in_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As in a container that runs under a number nobody gave a name.
+    for name in ("BIRTHMARK_HOME", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(InstallationBroken, match="no home folder"):
+        state_home()

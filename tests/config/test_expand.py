@@ -70,8 +70,14 @@ def test_a_reference_to_a_fifo_waits_for_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ("${GONE}", "x: the variable GONE is not set. Set it, or write ${GONE:-default}"),
-        ("${env:GONE}", "x: the variable GONE is not set. Set it, or write ${GONE:-default}"),
+        (
+            "${GONE}",
+            "x: the variable GONE is not set. Set it, write ${GONE:-default}, or leave it as it stands with --allow-unset",
+        ),
+        (
+            "${env:GONE}",
+            "x: the variable GONE is not set. Set it, write ${GONE:-default}, or leave it as it stands with --allow-unset",
+        ),
         (
             "${input:key}",
             "x: ${input:key} asks a person in an editor, and here nobody asks. "

@@ -366,7 +366,7 @@ def test_a_missing_file_an_empty_one_a_folder_and_yaml_are_told_apart(tmp_path: 
     assert refusal(write(tmp_path / "a.yaml", "mcpServers: {}")) == (
         "a.yaml: YAML is not read. Write a birthmark.toml, or an mcpServers file in JSON"
     )
-    assert refusal(tmp_path / "a\0b") == "a\0b: cannot be read: embedded null byte"
+    assert refusal(tmp_path / "a\0b") == "a\0b: cannot be read: its name holds a NUL"
 
 
 def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.interfaces.running import command
+from tests.interfaces.running import command, process
 
 GOOD = """
 [mcp.time]
@@ -104,14 +105,28 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line_and_the_reason(
     assert "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("kind", ["missing", "folder"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "fifo"])
 def test_what_is_no_file_is_no_configuration(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.toml"
     if kind == "folder":
         path.mkdir()
-    said = command("check", str(path))
+    elif kind == "fifo":
+        os.mkfifo(path)  # nobody ever opens its other end
+    said = process("check", str(path))
     assert (said.code, said.out) == (2, "")
     assert str(path) in said.err
+
+
+def test_unset_variables_are_refused_unless_they_are_allowed(tmp_path: Path) -> None:
+    file = tmp_path / "birthmark.toml"
+    file.write_text('[mcp.x]\ncommand = "x"\nargs = ["${NEVER_SET_HERE}"]\n')
+    said = command("check", str(file))
+    assert said.code == 2
+    assert "NEVER_SET_HERE is not set" in said.err
+    assert "--allow-unset" in said.err
+    said = command("check", "--allow-unset", str(file))
+    assert (said.code, said.err) == (0, "")
+    assert "${NEVER_SET_HERE}" in said.out
 
 
 def test_without_a_file_the_ways_to_name_one_are_told(

@@ -36,6 +36,7 @@ from birthmark.supervisor.starting import start_birth
 from birthmark.supervisor.supervisor import Supervisor, _heard_or_not, own_identity
 from tests.supervisor.household import (
     DEAF,
+    QUICK,
     WITHIN_S,
     files_below,
     free_port,
@@ -316,6 +317,28 @@ async def test_bringing_all_down_is_no_stop_by_hand() -> None:
         assert [receipt.service for receipt in receipts] == ["two", "one"]
     async with household(service("one")) as house:
         await house.seen(Observed.READY)
+
+
+async def test_nothing_is_started_once_all_is_being_stopped() -> None:
+    # Deaf: while it is waited for, the other one has been stopped already, and is asked for again.
+    deaf = service("deaf", python(DEAF), ready=says("deaf"), stop=replace(QUICK, term_grace_s=600))
+    async with household(service("one"), deaf) as house:
+        await house.seen(Observed.READY)
+        await house.seen(Observed.READY, name="deaf")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(house.supervisor.down)
+            await house.seen(Observed.EXITED)
+            with pytest.raises(WorkerLost, match="stops everything now"):
+                await house.supervisor.start("one")
+            with pytest.raises(WorkerLost, match="stops everything now"):
+                await house.supervisor.restart("one")
+            assert house.status().pid is None
+            house.supervisor.hurry()
+        with anyio.fail_after(WITHIN_S):
+            while house.supervisor.trail is not None:  # the loop lets go of it at its end
+                await anyio.sleep(0.005)
+        with pytest.raises(WorkerLost):
+            await house.supervisor.down()  # and nobody is called a survivor
 
 
 async def test_a_stop_while_it_starts_ends_it() -> None:

@@ -16,13 +16,14 @@ from birthmark.errors import InstallationBroken
 HOME_ENV: Final = "BIRTHMARK_HOME"
 _FILE: Final = "installation"
 _LOCK_WITHIN_S: Final = 5.0
+_HOMELESS: Final = f"this user has no home folder to put it in; set {HOME_ENV} to an absolute path"
 
 
 def state_home() -> Path:
     """Return the state folder: ``BIRTHMARK_HOME``, or the platform's place for state.
 
     Raises:
-        InstallationBroken: ``BIRTHMARK_HOME`` is not an absolute path.
+        InstallationBroken: ``BIRTHMARK_HOME`` is not an absolute path, or it is not set and there is no home.
     """
     chosen = os.environ.get(HOME_ENV)
     if chosen:
@@ -32,7 +33,14 @@ def state_home() -> Path:
     # Imported late: with the variable set, nothing has to know the platform's habits.
     import platformdirs
 
-    return platformdirs.user_state_path("birthmark", appauthor=False)
+    try:
+        place = platformdirs.user_state_path("birthmark", appauthor=False)
+    except RuntimeError as err:
+        raise InstallationBroken("~", f"{_HOMELESS} ({err})") from err
+    if not place.is_absolute():
+        # Older versions of the library: it would be made in the working directory.
+        raise InstallationBroken(str(place), _HOMELESS)
+    return place
 
 
 @dataclass(frozen=True, slots=True)

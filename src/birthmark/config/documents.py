@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from birthmark.config.files import IsFolder, NoSuchFile, Unreadable, read_regular
 from birthmark.config.jsonc import JsonError, parse_jsonc
 from birthmark.config.tomlfile import TomlError, parse_toml
 from birthmark.errors import ConfigError
@@ -102,18 +103,13 @@ def parse_document(path: Path, raw: bytes) -> Document:
 
 def _read(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
-            raw = file.read(_LIMIT_BYTES + 1)
-    except FileNotFoundError:
+        return read_regular(path, _LIMIT_BYTES)
+    except NoSuchFile:
         raise ConfigError(str(path), "there is no such file") from None
-    except IsADirectoryError:
+    except IsFolder:
         raise ConfigError(str(path), "this is a folder", hint="Name the file in it") from None
-    except (OSError, ValueError) as err:  # ValueError: a NUL in the path
-        words = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-        raise ConfigError(str(path), f"cannot be read: {words}") from None
-    if len(raw) > _LIMIT_BYTES:
-        raise ConfigError(str(path), f"longer than {_LIMIT_BYTES // 2**20} MiB; this is no configuration")
-    return raw
+    except Unreadable as err:
+        raise ConfigError(str(path), f"cannot be read: {err}") from None
 
 
 def _decode(source: str, raw: bytes) -> str:

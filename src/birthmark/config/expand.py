@@ -116,7 +116,7 @@ class Expander:
                 return whole, False
             raise said.error(
                 f"{self.service}: the variable {name} is not set",
-                f"Set it, or write ${{{name}:-default}}",
+                f"Set it, write ${{{name}:-default}}, or leave it as it stands with --allow-unset",
             )
         return value, not matches(name, PLAIN)
 

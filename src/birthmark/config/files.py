@@ -11,6 +11,14 @@ class Unreadable(Exception):
     """A file that cannot be read; the message says why, in words."""
 
 
+class NoSuchFile(Unreadable):
+    """There is none."""
+
+
+class IsFolder(Unreadable):
+    """It is a folder."""
+
+
 def read_regular(path: Path, limit_bytes: int) -> bytes:
     """Return a file's content.
 
@@ -23,13 +31,15 @@ def read_regular(path: Path, limit_bytes: int) -> bytes:
         try:
             mode = os.fstat(fd).st_mode
             if stat.S_ISDIR(mode):
-                raise Unreadable("it is a folder")
+                raise IsFolder("it is a folder")
             if not stat.S_ISREG(mode):
                 raise Unreadable("it is no regular file")
             with open(fd, "rb", closefd=False) as file:
                 raw = file.read(limit_bytes + 1)
         finally:
             os.close(fd)
+    except FileNotFoundError as err:
+        raise NoSuchFile(err.strerror or str(err)) from None
     except OSError as err:
         raise Unreadable(err.strerror or str(err)) from None
     except ValueError:

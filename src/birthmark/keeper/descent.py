@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from birthmark.core.outcomes import Basis, Delivery, ExitStatus, Warrant, signal_name
@@ -42,7 +43,11 @@ def take_in_fallen(
     """
     for _ in range(_ROUNDS):
         left = reaped = False
-        for pid in load().children_of(os.getpid()):
+        try:
+            children = load().children_of(os.getpid())
+        except LookFailed:
+            return True  # we could not look, which is not *nobody*
+        for pid in children:
             if pid == leader or pid in aside:
                 continue
             status = reap(pid)
@@ -62,37 +67,43 @@ def living(aside: Container[int]) -> Iterator[Member]:
 
     Args:
         aside: Children of ours that are left out, with all below them.
+
+    Raises:
+        LookFailed: Our own children cannot be listed.
     """
     platform = load()
     me = os.getpid()
     # A parent stays pinned until its children have been listed and pinned: if it has not exited by then,
-    # its number was its own all the time, and so whoever names it as parent is its child.
-    open_pins: list[Pinned] = []
-    waiting: list[tuple[int, Pinned | None]] = [(me, None)]
+    # its number was its own all the time, and so whoever names it as parent is its child. Only the line from
+    # us to whoever is looked at is held, or a large set would take all descriptors we may have.
+    line: list[tuple[int, Pinned | None, Iterator[int]]] = [(me, None, iter(platform.children_of(me)))]
     seen = 0
     try:
-        while waiting and seen < _AT_MOST:
-            number, parent = waiting.pop(0)
-            for pid in platform.children_of(number):
-                if pid in aside:
-                    continue
-                pinned = _pin(pid)
-                if pinned is None:
-                    continue
-                if (
-                    platform.exited(pinned)
-                    or platform.parent_of(pid) != number
-                    or (parent and platform.exited(parent))
-                ):
-                    pinned.close()
-                    continue
-                open_pins.append(pinned)
-                waiting.append((pid, pinned))
-                seen += 1
-                yield Member(pinned, number)
+        while line and seen < _AT_MOST:
+            number, parent, children = line[-1]
+            pid = next(children, None)
+            if pid is None:
+                line.pop()
+                if parent is not None:
+                    parent.close()
+                continue
+            if pid in aside:
+                continue
+            pinned = _pin(pid)
+            if pinned is None:
+                continue
+            line.append((pid, pinned, iter(())))
+            if not _is_child(pinned, number, parent):
+                continue
+            seen += 1
+            yield Member(pinned, number)
+            # Where a line is too long for our descriptors, its end falls to us when its beginning has gone.
+            with suppress(LookFailed):
+                line[-1] = (pid, pinned, iter(platform.children_of(pid)))
     finally:
-        for pinned in open_pins:
-            pinned.close()
+        for _, open_pin, _ in line:
+            if open_pin is not None:
+                open_pin.close()
 
 
 class Descent:
@@ -141,20 +152,27 @@ class Descent:
         """Send a signal to every living member but the leader that did not get it before; returns those that got it now."""
         told = []
         me = os.getpid()
-        for member in self.members():
-            pinned = member.pinned
-            if pinned.pid == self.leader.pid or sig in self._given.get((pinned.pid, pinned.start_ticks), ()):
-                continue
-            if member.parent == me:
-                warrant = Warrant(basis=Basis.CHILD, asked_by=self._asked_by)
-            else:
-                warrant = Warrant(basis=Basis.DESCENT, asked_by=self._asked_by, parent=member.parent)
-            if self._send(pinned, sig, warrant):
-                told.append(pinned.pid)
+        with suppress(LookFailed):  # the next round looks again
+            for member in self.members():
+                pinned = member.pinned
+                if pinned.pid == self.leader.pid or sig in self._given.get(
+                    (pinned.pid, pinned.start_ticks), ()
+                ):
+                    continue
+                if member.parent == me:
+                    warrant = Warrant(basis=Basis.CHILD, asked_by=self._asked_by)
+                else:
+                    warrant = Warrant(basis=Basis.DESCENT, asked_by=self._asked_by, parent=member.parent)
+                if self._send(pinned, sig, warrant):
+                    told.append(pinned.pid)
         return told
 
     def members(self) -> Iterator[Member]:
-        """Yield the living members, parents before their children. A pin is good until the next one is asked for."""
+        """Yield the living members, parents before their children. A pin is good until the next one is asked for.
+
+        Raises:
+            LookFailed: Our own children cannot be listed.
+        """
         for member in living(self.aside):
             if member.pinned.pid != self.leader.pid or self.status is None:
                 yield member
@@ -172,6 +190,17 @@ class Descent:
         self._given.setdefault((target.pid, target.start_ticks), set()).add(sig)
         self.signalled.append((target.pid, signal_name(sig)))
         return True
+
+
+def _is_child(pinned: Pinned, of: int, parent: Pinned | None) -> bool:
+    platform = load()
+    with suppress(LookFailed):
+        return (
+            not platform.exited(pinned)
+            and platform.parent_of(pinned.pid) == of
+            and not (parent is not None and platform.exited(parent))
+        )
+    return False
 
 
 def _pin(pid: int) -> Pinned | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,9 @@ OURS: Final = 125
 CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
 
+SAID_WITHIN_S: Final = 1
+"""How long a message waits for a full pipe, or for a terminal that ^S has stopped."""
+
 _BIRTH: Final = PREFIX + "BIRTH="
 _DEFAULT_PATH: Final = b"/usr/local/bin:/usr/bin:/bin"
 
@@ -55,7 +59,7 @@ def main(words: list[str]) -> int:
         say(f"{err}\nUsage: {USAGE}\nTry: birthmark run --help")
         return USAGE_WRONG
     if sys.platform != "linux":
-        say("it needs Linux: no other kernel lets a process keep its descendants")
+        say("it needs Linux, whose kernel lets a process keep its descendants")
         return OURS
     try:
         code = _run(request)
@@ -70,9 +74,16 @@ def main(words: list[str]) -> int:
 
 
 def say(text: str) -> None:
-    """Write one message for people to stderr; a reader that is gone does not matter."""
+    """Write one message for people to stderr; a reader that is gone or does not read does not matter."""
+    message = f"birthmark run: {text}\n".encode("utf-8", "backslashreplace")
+    poller = select.poll()
+    poller.register(2, select.POLLOUT)
     try:
-        os.write(2, f"birthmark run: {text}\n".encode("utf-8", "backslashreplace"))
+        for at in range(0, len(message), select.PIPE_BUF):
+            # A pipe that says it takes something takes that much at once.
+            if not poller.poll(SAID_WITHIN_S * 1000):
+                return
+            os.write(2, message[at : at + select.PIPE_BUF])
     except OSError:
         pass
 
@@ -104,6 +115,8 @@ def _run(request: Request) -> int:
         raise _NotStarted(OURS, "the client died while we were starting; nothing was started") from None
     if not become_subreaper():
         raise _NotStarted(OURS, "the kernel does not let us keep descendants (prctl PR_SET_CHILD_SUBREAPER)")
+    # Asked before anything runs: where we cannot look, we could not end what it starts either.
+    load().children_of(os.getpid())
     path = _find(request.command[0], environ)
     service = request.name or _derived_name(request)
     installation, births = _installation()
@@ -115,9 +128,10 @@ def _run(request: Request) -> int:
     leader = _launch(
         request, path, _marked(environ, request, installation, service, birth), birth, given, ignored, papers
     )
+    early = inbox.take()
     papers.born(leader, installation, birth, request, service)
     _let_go_of(given, keep_stdin=request.kind.value == "mcp")
-    standing = Standing(request, leader, client, inbox, witness, outlives_client=1 in ignored)
+    standing = Standing(request, leader, client, inbox, witness, outlives_client=1 in ignored, early=early)
     status, survivors = standing.stand()
     papers.ended(status, standing.why, survivors)
     if request.verbose:

@@ -258,7 +258,10 @@ class Nursery:
                 self._record(loss, survivors)
 
     def _anybody_left(self) -> bool:
-        return any(pid not in self._keepers for pid in load().children_of(os.getpid()))
+        try:
+            return any(pid not in self._keepers for pid in load().children_of(os.getpid()))
+        except LookFailed:
+            return True  # we could not look, which is not *nobody*
 
     def _kill_at(self, pid: int) -> float:
         """Return when a leftover's grace is over: its own birth's if it carries its tag, else the first to end."""

@@ -8,9 +8,11 @@ unseen.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from birthmark.core.identity import Identity
@@ -71,18 +73,24 @@ class Papers:
             FileExistsError: The birth has papers already.
         """
         os.mkdir(self._folder, mode=0o700)
-        self._create(
-            INTENT,
-            {
-                "installation": installation,
-                "kind": kind.value,
-                "service": str(service),
-                "program": program,
-                "by": by,
-                "by_pid": os.getpid(),
-                "front": None if front is None else front.to_dict(),
-            },
-        )
+        try:
+            self._create(
+                INTENT,
+                {
+                    "installation": installation,
+                    "kind": kind.value,
+                    "service": str(service),
+                    "program": program,
+                    "by": by,
+                    "by_pid": os.getpid(),
+                    "front": None if front is None else front.to_dict(),
+                },
+            )
+        except OSError:
+            # Without an intent the folder would say nothing, and nobody could tell when it is over.
+            with suppress(OSError):
+                os.rmdir(self._folder)
+            raise
 
     def born(self, identity: Identity, *, keeper: Identity | None = None) -> None:
         """Write down who it became, and who stands by it where somebody does."""
@@ -134,7 +142,10 @@ class Papers:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             try:
-                os.write(fd, json.dumps(record, ensure_ascii=True).encode() + b"\n")
+                text = json.dumps(record, ensure_ascii=True).encode() + b"\n"
+                # The end of the disk, of a quota or of RLIMIT_FSIZE cuts a write short before it refuses one.
+                if os.write(fd, text) != len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(fd)
             os.link(draft, f"{self._folder}/{name}")

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import Final
 
 from birthmark.core.outcomes import (
@@ -23,7 +24,7 @@ from birthmark.core.outcomes import (
     Warrant,
     signal_name,
 )
-from birthmark.errors import NotPermitted, NotSignalable, SignalFailed
+from birthmark.errors import LookFailed, NotPermitted, NotSignalable, SignalFailed
 from birthmark.keeper.descent import Member, living, take_in_fallen
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
@@ -117,11 +118,15 @@ class Members:
 
     def _here(self) -> set[_Key]:
         """Return who lives, and who is dead and cannot be reaped: the debugger that holds it has not looked."""
-        children = {self._keys.get(pid) for pid in load().children_of(os.getpid())}
+        children: set[_Key | None] = set()
+        with suppress(LookFailed):
+            children = {self._keys.get(pid) for pid in load().children_of(os.getpid())}
         return {_key(member) for member in self._living()} | {key for key in children if key is not None}
 
     def _living(self) -> Iterator[Member]:
-        return living(self.aside())
+        # Where our own children cannot be listed, the next look tells; a set is never empty for that.
+        with suppress(LookFailed):
+            yield from living(self.aside())
 
     def aside(self) -> Collection[int]:
         """Return our children that are no part of it."""

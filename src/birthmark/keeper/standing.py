@@ -17,10 +17,12 @@ import os
 import select
 import signal
 import time
+from contextlib import suppress
 from typing import Final
 
 from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import ExitStatus, signal_name
+from birthmark.errors import LookFailed
 from birthmark.keeper.client import HANG_UP, client_is_gone, hangs_up
 from birthmark.keeper.descent import Descent
 from birthmark.keeper.options import Request
@@ -35,15 +37,17 @@ KILL: Final = int(signal.SIGKILL)
 # Later ones include the earlier: INT, then TERM, as one host sends them, is one request.
 ASKS_TO_STOP: Final = {int(signal.SIGHUP): 0, int(signal.SIGINT): 1, TERM: 2}
 
-PASSED_ON: Final = frozenset(
-    int(number)
-    for number in (
-        signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGALRM, signal.SIGTSTP, signal.SIGCONT,
-        *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
-    )
-)  # fmt: skip
+# Not ours to pass on: what nobody can catch, our own children, and what the kernel tells a writer or a reader.
+_KEPT: Final = frozenset({
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGXFSZ,
+})  # fmt: skip
 
-HARMLESS: Final = frozenset(int(number) for number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH))
+PASSED_ON: Final = frozenset(int(number) for number in signal.valid_signals() - _KEPT) - ASKS_TO_STOP.keys()
+"""All others, those of a fault too: sent by somebody, they would end us and leave the set. A fault of our own ends us still."""
+
+HARMLESS: Final = frozenset(
+    int(number) for number in (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH, signal.SIGURG)
+)
 """These end nobody by default, so the witness cannot tell; and it stops with the job, so it would not answer."""
 
 OTHERS_AFTER_S: Final = 0.3
@@ -78,15 +82,18 @@ class Standing:
         witness: Witness,
         *,
         outlives_client: bool,
+        early: list[Arrived],
     ) -> None:
         """Take charge of `leader`, our unreaped child, and of the rest. The witness was posted before the leader was born.
 
+        `early`: the signals that came before the leader was there for certain.
         `outlives_client`: the user said so by ``nohup``; then only signals and the command's own end count.
         """
         self.set = Descent(leader, "run")
         self.why = "the command ended"
         self._request = request
         self._inbox = inbox
+        self._early = early
         self._witness = witness
         self.set.aside = witness.pids
         self._client = None if outlives_client else client
@@ -127,6 +134,7 @@ class Standing:
         return self.set.bury(), survivors
 
     def _until_gone(self) -> list[int]:
+        self._on_signals(time.monotonic(), self._early, early=True)
         while not self.set.take_in():
             now = time.monotonic()
             if self.set.status is not None and self._kill_at is None:
@@ -239,7 +247,7 @@ class Standing:
             client.close()
             self._wait_for_end(now, "the client is gone")
 
-    def _on_signals(self, now: float, arrived: list[Arrived]) -> None:
+    def _on_signals(self, now: float, arrived: list[Arrived], *, early: bool = False) -> None:
         arrived = [each for each in arrived if each.number != signal.SIGCHLD]
         if not arrived:
             return
@@ -249,14 +257,16 @@ class Standing:
             self._witness.relieve()
         # The kernel hands them out by number. A CONT that waited until after the others could undo a later stop.
         for each in sorted(arrived, key=lambda each: each.number != signal.SIGCONT):
-            self._on_signal(now, each, group_got)
+            self._on_signal(now, each, group_got, early=early)
 
-    def _on_signal(self, now: float, arrived: Arrived, group_got: int | None) -> None:
+    def _on_signal(self, now: float, arrived: Arrived, group_got: int | None, *, early: bool) -> None:
         number, sender = arrived
         if sender is not None and self._is_member(sender):
             # `kill 0` in a script reaches us only because we stand in its group; it is the command's own affair.
             return
-        has_it = self._leader_has_it(number, sender, group_got)
+        # Whoever was in the group when the witness fell need not have been the leader yet. Told twice, it still
+        # gets one: nobody has a handler that early.
+        has_it = not early and self._leader_has_it(number, sender, group_got)
         if number not in ASKS_TO_STOP:
             if number == signal.SIGCONT:
                 self._continue_leader()
@@ -265,6 +275,8 @@ class Standing:
             return
         if number == signal.SIGINT and sender is None and self._kill_at is None and self._term_at is None:
             # ^C is the command's to understand: a prompt survives it, and what ends of it ends us.
+            if not has_it:
+                self.set.tell_leader(number)
             return
         rank = ASKS_TO_STOP[number]
         if (
@@ -297,8 +309,12 @@ class Standing:
             if at == me:
                 return pid != me
             seen.add(at)
-            at = platform.parent_of(at)
-        return me == 1 and pid not in (0, 1)
+            try:
+                at = platform.parent_of(at)
+            except LookFailed:
+                return False
+        # In a container whoever was put in from outside has no parent there, and is nobody's descendant.
+        return me == 1 and at == 1 and pid != 1
 
     # -- job control ------------------------------------------------------------
 
@@ -309,6 +325,8 @@ class Standing:
             self._continue_leader()
 
     def _continue_leader(self) -> None:
-        sighting = load().observe(self.set.leader, environ=False)
-        if sighting is not None and sighting.state == "T":
-            self.set.tell_leader(signal.SIGCONT)
+        with suppress(LookFailed):
+            sighting = load().observe(self.set.leader, environ=False)
+            if sighting is None or sighting.state != "T":
+                return
+        self.set.tell_leader(signal.SIGCONT)

@@ -85,9 +85,17 @@ class Witness:
         self._dismiss()
 
     def _post(self) -> None:
-        their_ask, ask = os.pipe()
-        answer, their_answer = os.pipe()
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        ours: list[int] = []
+        try:
+            ours += os.pipe()
+            ours += os.pipe()
+            ours.append(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        except OSError:
+            # Out of descriptors. Better nobody posted than nobody left to stand by the command.
+            for fd in ours:
+                os.close(fd)
+            return
+        their_ask, ask, answer, their_answer, null = ours
         try:
             pid, pidfd = launch(
                 Launch(

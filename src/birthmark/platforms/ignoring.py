@@ -10,7 +10,7 @@ from typing import Final
 # A launch gives every signal its default. This stands in between for one exec and puts back what was ignored;
 # environment and arguments pass through as bytes.
 _SOURCE: Final = """\
-import os, signal, sys
+import errno, os, signal, sys
 numbers, path, *argv = map(os.fsencode, sys.argv[1:])
 for number in numbers.split(b","):
     signal.signal(int(number), signal.SIG_IGN)
@@ -18,8 +18,14 @@ for number in (signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(number, signal.SIG_DFL)
 with open("/proc/self/environ", "rb") as file:
     entries = [entry.partition(b"=") for entry in file.read().split(b"\\0") if entry]
+environ = {name: value for name, _, value in entries}
 try:
-    os.execve(path, argv, {name: value for name, _, value in entries})
+    try:
+        os.execve(path, argv, environ)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        os.execve(b"/bin/sh", [b"/bin/sh", path, *argv[1:]], environ)
 except OSError as error:
     os.write(2, b"birthmark run: " + path + b": " + os.strerror(error.errno).encode() + b"\\n")
     os._exit(127 if isinstance(error, FileNotFoundError) else 126)

@@ -90,6 +90,7 @@ class Supervisor:
         self._services: dict[ServiceName, Service] = {}
         self._report = BootReport()
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._leaving = False
         self._leave = anyio.Event()
         self._down = anyio.Event()
 
@@ -273,6 +274,7 @@ class Supervisor:
             UnknownService: No service has that name.
             ConfigError: It is remote: not ours to start.
             RegistryError: It could not be written down; nothing was changed.
+            WorkerLost: All is being stopped; what was wanted is remembered for the next `up`.
         """
         service = self._service(name)
         spec = service.spec
@@ -284,6 +286,9 @@ class Supervisor:
                 spec.name,
             )
         await self._remember(service, Desired.UP)
+        # Started now, it would be in nobody's order of stops.
+        if self._leaving:
+            raise WorkerLost("the supervisor, which stops everything now,")
         # Asked a hundred times, one that waits for its next start still waits for it.
         if service.desired is Desired.DOWN or service.rests:
             service.want(Desired.UP)
@@ -320,8 +325,15 @@ class Supervisor:
         """Stop all services at once, last of the configuration first, and have `run` end.
 
         Bounded by the shutdown's settings: then the grace of those that are left is over. What was wanted
-        is remembered, so that the next `up` brings it back. Survivors are in the receipts.
+        is remembered, so that the next `up` brings it back. Survivors are in the receipts. From now on
+        nothing is started.
+
+        Raises:
+            WorkerLost: `run` does not run: nothing can be stopped, nor said of what is left.
         """
+        if self._tasks is None:
+            raise WorkerLost("the supervisor's loop")
+        self._leaving = True
         found: dict[ServiceName, Receipt | None] = {}
 
         async def one(service: Service) -> None:

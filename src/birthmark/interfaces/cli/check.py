@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from birthmark.config.model import Config, ServiceSpec
-from birthmark.interfaces.cli.configuring import load
+from birthmark.interfaces.cli.configuring import allow_unset_option, load
 from birthmark.interfaces.cli.options import json_option
 from birthmark.interfaces.cli.render import NONE, one_line, print_json, table
 from birthmark.interfaces.faces import Exit
@@ -28,10 +28,11 @@ Examples:
 """
 )
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@allow_unset_option
 @json_option
-def check(files: tuple[Path, ...], as_json: bool) -> int:
+def check(files: tuple[Path, ...], allow_unset: bool, as_json: bool) -> int:
     """Read a configuration and print what it comes to. Starts nothing; secrets are not shown."""
-    config = load(files)
+    config = load(files, allow_unset=allow_unset)
     if as_json:
         print_json(as_values(config))
     else:

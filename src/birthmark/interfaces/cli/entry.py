@@ -10,6 +10,7 @@ def main() -> int:
     match sys.argv[1:]:
         case ["run", *words]:
             # It stands before every server a client starts, so it loads nothing that it does not use.
+            _interrupted_without_a_traceback()
             _last_what_the_client_put_first()
             from birthmark.keeper.front import main as run
 
@@ -22,6 +23,15 @@ def main() -> int:
     from birthmark.interfaces.cli.app import run_command
 
     return run_command(sys.argv[1:])
+
+
+def _interrupted_without_a_traceback() -> None:
+    """Let ^C end us as it ends any program that has not begun, until `run` reads its signals itself."""
+    import signal
+
+    # Not what was ignored when we were started: that stays as it is.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _last_what_the_client_put_first() -> None:

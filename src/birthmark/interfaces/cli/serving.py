@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -16,6 +17,7 @@ from birthmark.children.installation import Installation
 from birthmark.config.model import Config
 from birthmark.core.outcomes import ApiServerStamp, Receipt, signal_name
 from birthmark.core.service import ServiceName
+from birthmark.errors import WorkerLost
 from birthmark.interfaces.http.app import make_app
 from birthmark.interfaces.http.server import ControlServer, listening
 from birthmark.interfaces.sockets import control_socket
@@ -122,9 +124,16 @@ class _Foreground:
                 with listening(installation.home) as listener:
                     server = ControlServer(make_app(self, about=about), say=self._say)
                     async with anyio.create_task_group() as serving:
-                        serving.start_soon(_serve_to_its_end, server, listener)
                         try:
-                            await self._supervise(names, about, installation, tell)
+                            await self._supervisor.up(names)
+                            async with anyio.create_task_group() as loop:
+                                # The verbs need it: who asks before it runs waits in the socket's queue.
+                                await loop.start(self._run_to_its_end, loop.cancel_scope)
+                                serving.start_soon(_serve_to_its_end, server, listener)
+                                where = control_socket(installation.home)
+                                self._say(f"the API listens on {where}; `birthmark ps` asks it")
+                                tell({"supervisor": about})
+                                loop.start_soon(self._down_when_asked)
                         finally:
                             # A `down` through the API is being answered: the server ends behind its answer.
                             server.end()
@@ -142,28 +151,16 @@ class _Foreground:
             boot.cancel_scope.cancel()
         return booted
 
-    async def _supervise(
-        self,
-        names: Sequence[str] | None,
-        about: dict[str, object],
-        installation: Installation,
-        tell: Callable[[object], None],
+    async def _run_to_its_end(
+        self, scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]
     ) -> None:
-        await self._supervisor.up(names)
-        self._say(f"the API listens on {control_socket(installation.home)}; `birthmark ps` asks it")
-        tell({"supervisor": about})
-        async with anyio.create_task_group() as tasks:
-            # In this order: `down` needs the loop that `run` begins before it waits for anything.
-            tasks.start_soon(self._run_to_its_end, tasks.cancel_scope)
-            tasks.start_soon(self._down_when_asked)
-
-    async def _run_to_its_end(self, scope: anyio.CancelScope) -> None:
-        await self._supervisor.run()
+        await self._supervisor.run(task_status=task_status)
         scope.cancel()
 
     async def _down_when_asked(self) -> None:
         await self._asked.wait()
-        with anyio.CancelScope(shield=True):
+        # Its loop may have ended this instant, by a `down` through the API: then all is stopped.
+        with anyio.CancelScope(shield=True), suppress(WorkerLost):
             await self.down()
 
     async def _cancel_when_asked(self, scope: anyio.CancelScope) -> None:

@@ -13,7 +13,7 @@ from birthmark.config.model import Config
 from birthmark.config.trust import grant_trust, require_trust
 from birthmark.core.outcomes import ApiServerStamp
 from birthmark.errors import ConfigError, NotTrusted, UnknownService
-from birthmark.interfaces.cli.configuring import load
+from birthmark.interfaces.cli.configuring import allow_unset_option, load
 from birthmark.interfaces.cli.options import json_option
 from birthmark.interfaces.cli.render import one_line, print_json, receipt_lines
 from birthmark.interfaces.faces import Exit
@@ -46,8 +46,11 @@ Examples:
     help="Read this file; may be repeated.",
 )
 @click.option("--trust", "trusted", is_flag=True, help="Trust the files as they are now, and remember it.")
+@allow_unset_option
 @json_option
-def up(services: tuple[str, ...], files: tuple[Path, ...], trusted: bool, as_json: bool) -> int:
+def up(
+    services: tuple[str, ...], files: tuple[Path, ...], trusted: bool, allow_unset: bool, as_json: bool
+) -> int:
     """Start services, keep them up, and serve the API, until ^C stops them all.
 
     Without names: all that the configuration enables and that were not stopped by hand.
@@ -55,7 +58,7 @@ def up(services: tuple[str, ...], files: tuple[Path, ...], trusted: bool, as_jso
     # First of all: it replaces this process's image, and what was opened before would be lost.
     stamp = _stamp()
     speaker = Speaker(as_json)
-    config = load(files)
+    config = load(files, allow_unset=allow_unset)
     installation = open_installation()
     _introduce(config, installation, stamp, speaker)
     _require_services(config, services)
