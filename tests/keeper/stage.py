@@ -202,6 +202,10 @@ class Stage:
         paper = self.paper("exit")
         return None if paper is None else ExitStatus(**paper["exit"])
 
+    def is_gone(self) -> bool:
+        """Say whether nobody holds the lifeline."""
+        return bool(select.select([self.lifeline], [], [], 0)[0]) and not os.read(self.lifeline, 1)
+
     def wait_all_gone(self, within_s: float = WITHIN_S) -> None:
         """Wait until nobody holds the lifeline: not the payload, none of its processes, nobody on the way to it."""
         deadline = time.monotonic() + within_s

@@ -98,8 +98,9 @@ def check(s: Stage, killed: set[str], what: str) -> None:
     only_the_sweep_is_left = {"nursery", "keeper"} <= killed
     if only_the_sweep_is_left:
         # The child died with its keeper. What it had started belongs to nobody who would end it, and carries
-        # mark and tag. A sweep is one look at what may be forking meanwhile: the last one finds nobody.
-        until(lambda: sweep_up(s) == 0, f"swept: {what}")
+        # mark and tag. One sweep finds all that stand still; who forks between the listing and the look, and
+        # ends, leaves a child that neither saw. So it is repeated, as long as the payload is in motion.
+        until(lambda: sweep_up(s) == 0 and s.is_gone(), f"swept: {what}")
     s.wait_all_gone()
     # A process lets go of the lifeline in its last steps, a moment before it counts as exited.
     until(lambda: find_carriers([s.birth], s.installation.id) == [], f"rid of its carriers: {what}")
