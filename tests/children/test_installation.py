@@ -125,3 +125,11 @@ def test_without_a_home_folder_nothing_is_made_in_the_working_directory(
     monkeypatch.setattr("pwd.getpwuid", nobody)
     with pytest.raises(InstallationBroken, match="no home folder"):
         state_home()
+
+
+def test_an_id_the_disk_takes_only_half_of_is_an_error_and_the_next_use_makes_one(tmp_path: Path) -> None:
+    code = "import pathlib, sys, birthmark; birthmark.open_installation(pathlib.Path(sys.argv[1]))"
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    full = subprocess.run(["prlimit", "--fsize=20:20", *words], capture_output=True, timeout=20, check=False)
+    assert b"cannot be written" in full.stderr
+    assert open_installation(tmp_path).new_because == "first use"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from birthmark.config import find
-from birthmark.config.find import find_config
+from birthmark.config.find import find_config, user_config_folder
 from birthmark.errors import ConfigError
 from tests.config.loading import write
 
@@ -63,3 +63,15 @@ def test_without_anything_the_way_out_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         find_config(None, {}, tmp_path)
     assert caught.value.hint == f"Name a file with -f, or write {tmp_path}/own/birthmark.toml"
+
+
+def test_a_user_without_a_home_folder_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(ConfigError, match="no home folder.*Set HOME"):
+        user_config_folder()

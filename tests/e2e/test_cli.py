@@ -235,6 +235,26 @@ def test_a_home_longer_than_a_socket_address_works(tmp_path: Path) -> None:
         assert supervisor.wait() == 0
 
 
+def test_paths_that_are_not_valid_unicode_work(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    file = odd / "birthmark.toml"
+    write_services(tmp_path, {"echo": {"script": STDIO}, "gone": {"command": "./gone"}}).rename(file)
+    environ = {"BIRTHMARK_HOME": str(odd / "home")}
+    with up("-f", str(file), environ=environ) as supervisor:
+        supervisor.wait_line("echo: ready")
+        supervisor.wait_line("gone: blocked")
+        services = services_of(process("ps", "--json", environ=environ))
+        assert (services["echo"]["observed"], services["gone"]["observed"]) == ("ready", "blocked")
+        assert str(services["echo"]["log"]).startswith(str(odd))
+        explained = process("explain", "echo", environ=environ)
+        assert explained.code == 0, explained.err
+        stopped = process("stop", "--json", "echo", environ=environ)
+        assert stopped.code == 0, stopped.err
+        assert process("down", environ=environ).code == 0
+        assert supervisor.wait() == 0
+
+
 def test_only_the_named_services_come_up(tmp_path: Path) -> None:
     file = write_services(tmp_path, {"a": {"script": STDIO}, "b": {"script": STDIO}})
     with up("-f", str(file), "b") as supervisor:

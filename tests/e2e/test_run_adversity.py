@@ -81,6 +81,23 @@ def test_a_client_that_does_not_read_stderr_does_not_keep_us() -> None:
         os.close(write)
 
 
+@pytest.mark.parametrize("path", ["", "bin:"])
+def test_a_working_directory_that_is_gone_keeps_nothing_on_the_path_from_being_found(
+    path: str, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *RUN, "--", "true"],
+        env=environment(PATH=f"{path}:{os.environ['PATH']}"),
+        cwd=gone,
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.namespaces
 @pytest.mark.skipif(os.geteuid() != 0, reason="hiding /proc needs root")
 def test_without_procfs_nothing_is_started() -> None:

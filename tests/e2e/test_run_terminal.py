@@ -110,6 +110,17 @@ def test_an_interrupt_reaches_the_command_once_and_is_its_own_to_understand() ->
                 job.wait_ready()  # and no second SIGINT was told in between
 
 
+def test_an_interrupt_does_not_follow_a_command_that_left_the_terminal() -> None:
+    script = TELLS_SIGNALS + ANSWERS + "os.setsid(); ready()" + STAYS
+    with shell(script) as (job, keyboard, pid):
+        job.wait_ready()
+        keyboard.type(INTERRUPT)
+        with pinned(pid) as the_front:
+            for _ in range(2):
+                send_to(the_front, signal.SIGUSR2)
+                job.wait_ready()  # and no SIGINT was told in between
+
+
 def test_an_interrupt_ends_a_command_that_does_not_hear_it_with_all_it_started() -> None:
     with shell(
         SETSID_DEAF + "signal.signal(signal.SIGINT, signal.SIG_DFL); ready()" + STAYS, "--grace", "50ms"

@@ -12,6 +12,7 @@ import pytest
 from birthmark import ChildKind, NotOurs, Reason, Verdict, prove, stop_owned, stop_set_now
 from birthmark.testing.puppet import puppet
 from tests.field.staging import PATIENT, QUICK, RECYCLE, in_pid_namespace, python, shell
+from tests.namespaces import need_pidfs_inode
 
 RECYCLED = (
     RECYCLE
@@ -54,6 +55,7 @@ def test_e1_e3_a_recycled_number_is_told_and_its_new_owner_lives() -> None:
 @pytest.mark.root
 @pytest.mark.namespaces
 def test_e1_a_number_recycled_within_one_clock_tick_is_told_by_its_inode() -> None:
+    need_pidfs_inode()
     script = RECYCLED.replace(
         "    time.sleep(0.03)  # the start tick is 10 ms: nobody can tell two within one tick by it\n", ""
     )

@@ -43,7 +43,11 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 me = os.getpid()
 visible = load().all_pids()
 with Spawner() as spawner:
-    child = spawner.spawn_owned_supervised(mark_child(Command("/bin/sleep", "60"), ChildKind.MCP, "mine"))
+    cat = Command("/bin/cat", stdin=Stdio.PIPE, stdout=Stdio.PIPE)
+    child = spawner.spawn_owned_supervised(mark_child(cat, ChildKind.MCP, "mine"))
+    # Inside its exec this procfs hides even a process of our own; it answers when it is through.
+    child.stdin.write(b"?")
+    child.stdout.read(1)
     proof = prove(child.identity)
     found = find_carriers([child.birth], child.identity.installation)
     receipt = stop_set_now(child.identity, StopPolicy(), asked_by="test", held=child.pinned)

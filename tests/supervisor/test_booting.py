@@ -17,6 +17,7 @@ from birthmark.children.ports import PortState, holders_of
 from birthmark.children.spawning import Spawner
 from birthmark.config.model import Transport
 from birthmark.core.markers import ChildKind
+from birthmark.core.outcomes import Found
 from birthmark.core.service import BirthId, ServiceName, installation_id
 from birthmark.core.states import Observed
 from birthmark.errors import RegistryUnavailable
@@ -24,6 +25,7 @@ from birthmark.registry.contract import BirthState
 from birthmark.registry.sqlite import SqliteRegistry
 from birthmark.supervisor.clock import SystemClock
 from birthmark.supervisor.supervisor import Supervisor, own_identity
+from birthmark.testing.puppet import wait_exited
 from birthmark.testing.registry import MemoryRegistry
 from tests.supervisor.household import LISTENER, WITHIN_S, free_port, household, listener, python, service
 
@@ -216,3 +218,54 @@ async def test_one_of_ours_that_holds_a_port_is_named_by_its_service_and_not_by_
         status = await house.seen(Observed.BLOCKED)
         pid = house.status("squatter").pid
         assert f"port {port} is held by pid {pid}, which carries the mark of our 'squatter'" in status.why
+
+
+async def test_one_that_dropped_its_mark_and_has_our_tag_is_not_named_by_its_command() -> None:
+    port = free_port()
+    wipe = "import os, sys; os.execve(sys.executable, [sys.executable, *sys.argv[1:]], {})"
+    squatter = service(
+        "squatter", python(wipe, "-c", LISTENER, str(port), "hunter2"), transport=Transport.HTTP
+    )
+    async with household(squatter, listener("one", port), names=["squatter"]) as house:
+        await house.until(lambda _: holders_of(port).state is PortState.HELD, name="squatter")
+        await house.supervisor.start("one")
+        status = await house.seen(Observed.BLOCKED)
+        pid = house.status("squatter").pid
+        assert f"port {port} is held by pid {pid}, which carries the tag of some birth" in status.why
+        assert "hunter2" not in status.why
+
+
+SHED = """
+import os, resource, sys
+if os.fork() == 0:
+    hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
+    resource.setrlimit(resource.RLIMIT_RTTIME, (hard, hard))
+    wait = "import os, signal; os.write(1, b'R'); signal.pause()"
+    os.execve(sys.executable, [sys.executable, "-I", "-c", wait], {})
+sys.stdin.read()
+"""
+
+
+async def test_what_a_dead_and_unreaped_leader_left_in_its_group_is_ended_though_it_carries_nothing() -> None:
+    command = Command(sys.executable, "-c", SHED, stdin=Stdio.PIPE, stdout=Stdio.PIPE)
+    birth = new_birth()
+    with Spawner() as spawner:
+        child = spawner.spawn_owned_supervised(
+            mark_child(command, ChildKind.MCP, "one", installation=open_installation().id, birth=birth)
+        )
+        assert child.stdout is not None
+        assert child.stdout.read(1) == b"R"
+        with writing() as (registry, epoch, now):
+            registry.intend(birth, ONE, ChildKind.MCP, now, epoch=epoch)
+            registry.born(birth, child.identity, now, epoch=epoch)
+        child.close_stdin()
+        wait_exited(child.pinned)
+        async with household(names=[]) as house:
+            (receipt,) = house.report.ended
+            assert [member.found for member in receipt.members if member.pid != child.pid] == [Found.GROUP]
+            assert child.stdout.readall() == b""
+            record = house.registry.birth(birth)
+            assert record is not None
+            assert record.state is BirthState.LOST
+        child.wait(WITHIN_S)
+        child.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -11,6 +12,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from birthmark.children.child import Child
+from birthmark.children.command import Command
+from birthmark.children.proving import prove
 from birthmark.config.model import (
     HIDDEN,
     Backoff,
@@ -21,16 +25,24 @@ from birthmark.config.model import (
     Restart,
     Transport,
 )
-from birthmark.core.identity import Verdict
+from birthmark.core.identity import Proof, Verdict
 from birthmark.core.markers import ChildKind
-from birthmark.core.outcomes import ExitStatus, Receipt, Termination
+from birthmark.core.outcomes import ExitStatus, Found, MemberReceipt, Receipt, Termination
 from birthmark.core.policies import StopPolicy
 from birthmark.core.service import ServiceName
 from birthmark.core.states import Desired, Observed
-from birthmark.errors import ConfigError, InstallationLocked, UnknownService, WorkerLost
-from birthmark.registry.contract import BirthState
-from birthmark.supervisor import reconciling
+from birthmark.errors import (
+    ConfigError,
+    InstallationLocked,
+    LookFailed,
+    RegistryUnavailable,
+    UnknownService,
+    WorkerLost,
+)
+from birthmark.registry.contract import BirthRecord, BirthState
+from birthmark.supervisor import reconciling, starting
 from birthmark.supervisor.clock import SystemClock
+from birthmark.supervisor.records import hide_secrets
 from birthmark.supervisor.running import Running
 from birthmark.supervisor.starting import start_birth
 from birthmark.supervisor.supervisor import Supervisor, _heard_or_not, own_identity
@@ -125,6 +137,31 @@ async def test_a_worker_in_a_session_of_its_own_may_hold_the_port() -> None:
         assert receipt.notes == [f"port {port} is free again"]
 
 
+async def test_a_worker_that_shed_all_it_was_given_may_hold_the_port_while_it_descends_from_the_leader() -> (
+    None
+):
+    port = free_port()
+    shed = (
+        "import os, resource, sys\nif os.fork(): os.wait()\nos.setsid()\n"
+        "hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_RTTIME, (hard, hard))\n"
+        "os.execve(sys.executable, sys.argv[2:], {})"
+    )
+    spec = listener("one", port)
+    wrapped = service(
+        "one",
+        python(shed, "{port}", *spec.command),
+        port=port,
+        transport=Transport.HTTP,
+        ready=spec.ready,
+    )
+    async with household(wrapped) as house:
+        await house.seen(Observed.READY)
+        receipt = await house.supervisor.stop("one")
+        assert receipt is not None
+        assert [member.found for member in receipt.members] == [Found.LEADER, Found.DESCENDANT]
+
+
 async def test_a_port_is_picked_from_the_range_leased_and_kept_for_the_next_start() -> None:
     first = free_port()
     spec = listener("one", 1)
@@ -186,6 +223,90 @@ async def test_nothing_is_started_whose_intent_cannot_be_written(monkeypatch: py
         status = await house.seen(Observed.BLOCKED)
         assert "another supervisor took it over" in status.why
         assert house.registry.births_of(ServiceName("one")) == []
+
+
+async def test_a_child_whose_output_nobody_could_read_is_ended_and_not_started_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_descriptor() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(reconciling, "LOOK_AGAIN_S", 3600)
+    async with household(service(), names=[]) as house:
+        born: list[int] = []
+        spawner = house.supervisor._booted().spawner
+        spawn = spawner.spawn_owned_supervised
+
+        def counted(command: Command) -> Child:
+            child = spawn(command)
+            born.append(child.pid)
+            return child
+
+        monkeypatch.setattr(spawner, "spawn_owned_supervised", counted)
+        with monkeypatch.context() as patched:
+            patched.setattr(house.supervisor._booted().drains, "_begin", no_descriptor)
+            await house.supervisor.start("one")
+        status = await house.seen(Observed.BLOCKED)
+        assert "Too many open files" in status.why
+        (pid,) = born
+        with pytest.raises(ProcessLookupError):
+            os.getpgid(pid)
+        (record,) = house.registry.births_of(ServiceName("one"))
+        assert (record.state, record.why) == (
+            BirthState.ENDED,
+            "ended at its birth: [Errno 24] Too many open files",
+        )
+        # With descriptors again, it comes up.
+        await house.supervisor.start("one")
+        await house.seen(Observed.READY)
+        assert len(born) == 2
+
+
+async def test_beside_a_newborn_that_could_not_be_ended_nothing_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconciling, "LOOK_AGAIN_S", 3600)
+    async with household(service(command=("sleep", "600")), names=[]) as house:
+        with monkeypatch.context() as patched:
+
+            def not_ended(*args: object, **more: object) -> Receipt:
+                raise LookFailed("the processes", "a test says so")
+
+            def not_born(*args: object, **more: object) -> None:
+                raise RegistryUnavailable("registry.db", "the disk is full")
+
+            patched.setattr(starting, "stop_set_now", not_ended)
+            patched.setattr(house.registry, "born", not_born)
+            await house.supervisor.start("one")
+            assert "the disk is full" in (await house.seen(Observed.BLOCKED)).why
+        (left,) = house.supervisor._services[ServiceName("one")].leftovers
+        assert prove_record(left.record) is Verdict.SAME
+        # The next start ends it first.
+        await house.supervisor.start("one")
+        await house.seen(Observed.READY)
+        assert prove_record(left.record) is Verdict.GONE
+        states = {each.birth: each.state for each in house.registry.births_of(ServiceName("one"))}
+        assert states.pop(left.record.birth) is BirthState.LOST
+        assert list(states.values()) == [BirthState.BORN]
+
+
+def prove_record(record: BirthRecord) -> Verdict:
+    assert record.identity is not None
+    return prove(record.identity).verdict
+
+
+async def test_a_leader_that_cannot_be_looked_at_keeps_no_service_from_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with household(service()) as house:
+        running = await house.seen(Observed.READY)
+
+        def no_look(child: Child) -> Proof:
+            raise LookFailed(f"process {child.pid}", "Too many open files")
+
+        monkeypatch.setattr(Child, "proof", no_look)
+        (status,) = house.supervisor.status()
+        assert (status.pid, status.proof) == (running.pid, None)
 
 
 async def test_a_name_of_any_script_has_a_log_and_a_row() -> None:
@@ -251,6 +372,21 @@ async def test_no_secret_is_on_disk_in_a_status_or_in_what_is_said() -> None:
         assert secret not in json.dumps(receipt.to_dict())
         assert len(house.registry.services()) == 3
         assert not [content for content in files_below(house.installation.home) if secret.encode() in content]
+
+
+@pytest.mark.parametrize("secret", ["two\nlines", "tab\tand \udcff", "plain-hunter2"])
+def test_a_secret_is_hidden_as_command_lines_are_listed_and_cut(secret: str) -> None:
+    listed = {"two\nlines": "two\\x0alines", "tab\tand \udcff": "tab\\x09and \\xff"}.get(secret, secret)
+    spec = replace(service(command=("x", secret)), written=("x", "${TOKEN}"))
+    before = "x " + "a" * 4000 + " "
+    for command, shown in (
+        (f"x {listed} y", "x ${TOKEN} y"),
+        (before + listed[:6], before + "${TOKEN}"),
+        (before + "b" * 6, before + "b" * 6),
+    ):
+        member = MemberReceipt(pid=1, found=Found.LEADER, command=command)
+        hide_secrets(spec, Receipt(service="one", termination=Termination.EXITED, members=[member]))
+        assert member.command == shown
 
 
 # -- stop

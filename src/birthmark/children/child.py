@@ -137,7 +137,8 @@ class Child:
                 self._spawner.reap_dropped()
                 self._status = self._fate.status
             elif self._status is None and not self._let_go:
-                if self._identity is None and self._platform.exited(self.pinned):
+                if self._identity is None:
+                    # Before it is reaped, also when it exits between these two lines.
                     with suppress(ProcessGone, LookFailed):
                         self._identity = self.identity
                 self._status = self._platform.reap(self.pid)

@@ -158,7 +158,10 @@ def _write(path: Path, record: dict[str, object]) -> None:
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, json.dumps(record).encode() + b"\n")
+            text = json.dumps(record).encode() + b"\n"
+            # The end of the disk cuts a write short before it refuses one.
+            if os.write(fd, text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)
         finally:
             os.close(fd)

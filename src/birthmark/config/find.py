@@ -52,10 +52,18 @@ def find_config(explicit: Sequence[Path] | None, environ: Mapping[str, str], cwd
 
 
 def user_config_folder() -> Path:
-    """Return the folder of the user's own configuration."""
+    """Return the folder of the user's own configuration.
+
+    Raises:
+        ConfigError: This user has no home, as in a container that runs under a number nobody gave a name.
+    """
     from platformdirs import user_config_path  # 8 ms that a start with -f does not need
 
-    return user_config_path("birthmark", appauthor=False)
+    try:
+        return user_config_path("birthmark", appauthor=False)
+    except RuntimeError as err:
+        hint = "Set HOME or XDG_CONFIG_HOME to an absolute path"
+        raise ConfigError("~", "this user has no home folder", hint=hint) from err
 
 
 def home_of(environ: Mapping[str, str]) -> Path:

@@ -183,7 +183,12 @@ def _find(program: str, environ: list[bytes]) -> bytes:
     refused: bytes | None = None
     for folder in searched.split(b":"):
         # An empty entry means the working directory; POSIX, "Other Environment Variables".
-        path = os.path.join(folder if folder.startswith(b"/") else os.path.join(_here(), folder), name)
+        if not folder.startswith(b"/"):
+            try:
+                folder = os.path.join(_here(), folder)
+            except _NotStarted:
+                continue  # it is gone, and so is whatever was in it
+        path = os.path.join(folder, name)
         if os.path.isfile(path):
             if os.access(path, os.X_OK):
                 return path

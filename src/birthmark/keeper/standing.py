@@ -275,7 +275,7 @@ class Standing:
             return
         if number == signal.SIGINT and sender is None and self._kill_at is None and self._term_at is None:
             # ^C is the command's to understand: a prompt survives it, and what ends of it ends us.
-            if not has_it:
+            if early:
                 self.set.tell_leader(number)
             return
         rank = ASKS_TO_STOP[number]

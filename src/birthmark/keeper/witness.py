@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from birthmark.core.outcomes import Basis, Warrant
-from birthmark.errors import SupervisionError
+from birthmark.errors import LookFailed, ProcessGone, SupervisionError
 from birthmark.platforms import load
 from birthmark.platforms.contract import Pinned
 from birthmark.platforms.launch import KEEP_HARD, Launch, LaunchFailed, Session, launch
@@ -117,8 +117,14 @@ class Witness:
             for fd in (their_ask, their_answer, null):
                 os.close(fd)
         self.pids.add(pid)
-        self._ask, self._answer = ask, answer
-        self._held = load().pin(pid) if pidfd is None else load().adopt_pidfd(pid, pidfd)
+        try:
+            held = load().pin(pid) if pidfd is None else load().adopt_pidfd(pid, pidfd)
+        except (LookFailed, ProcessGone):
+            # Nobody to ask then. It ends at the end of its input, and we reap it by ending.
+            for fd in (ask, answer) if pidfd is None else (ask, answer, pidfd):
+                os.close(fd)
+            return
+        self._held, self._ask, self._answer = held, ask, answer
 
     def _dismiss(self) -> None:
         held, self._held = self._held, None

@@ -99,6 +99,8 @@ def _send(target: Pinned, sig: int, group: bool) -> None:
 def _knows_group_flag(fd: int) -> bool:
     """Say whether this kernel knows the flag; Linux before 6.9 does not. Asked once, on any pidfd."""
     global _group_flag
+    if sys.platform != "linux":
+        return False
     if _group_flag is None:
         try:
             # Signal 0: with another, EINVAL might be about the signal.

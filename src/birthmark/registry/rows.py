@@ -52,8 +52,13 @@ def checked_port(port: int) -> int:
 
 
 def to_json(value: Mapping[str, object]) -> str:
-    """Return plain values as one line of JSON whose order is stable."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    """Return plain values as one line of JSON whose order is stable, in ASCII: a path need not be valid Unicode."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def to_text(words: str) -> str:
+    """Return words for people as a row can hold them: what is not valid Unicode is escaped."""
+    return words.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def to_time(at: datetime) -> str:
@@ -136,7 +141,7 @@ def values_of(record: BirthRecord) -> tuple[str | int | None, ...]:
         time(record.born_at),
         time(record.ended_at),
         to_json(record.exit.to_dict()) if record.exit is not None and record.exit.known else None,
-        record.why,
+        None if record.why is None else to_text(record.why),
         record.origin.value,
     )
 

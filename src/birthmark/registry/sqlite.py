@@ -28,6 +28,7 @@ from birthmark.registry.rows import (
     owner_of,
     service_of,
     to_json,
+    to_text,
     to_time,
     values_of,
 )
@@ -82,7 +83,7 @@ class SqliteRegistry:
                 migrate(connection, self.path)
                 connection.execute(
                     "INSERT OR IGNORE INTO installations (id, home, created_at) VALUES (?, ?, ?)",
-                    (installation, str(home or Path(path).parent), to_time(datetime.now(UTC))),
+                    (installation, to_text(str(home or Path(path).parent)), to_time(datetime.now(UTC))),
                 )
             except BaseException:
                 connection.close()
@@ -194,7 +195,15 @@ class SqliteRegistry:
             done = db.execute(
                 "UPDATE births SET state = ?, ended_at = ?, exit = ?, why = ?"
                 " WHERE id = ? AND installation = ? AND state IN (?, ?)",
-                (state.value, to_time(at), known, why, birth, self._installation, *_OPEN),
+                (
+                    state.value,
+                    to_time(at),
+                    known,
+                    None if why is None else to_text(why),
+                    birth,
+                    self._installation,
+                    *_OPEN,
+                ),
             )
             if done.rowcount == 0:
                 raise RecordConflict(f"birth {birth}", "it is not open (unknown, or ended already)")

@@ -208,7 +208,9 @@ async def _end(
         raise _NotEnded(
             f"pid {proof.pid} lives and is not proven to be it, and was left alone: {proof}", proof
         )
-    if not carried and (proof is None or proof.verdict is not Verdict.SAME):
+    # Dead and not reaped, a leader still stands for its group, whose members may carry nothing.
+    stands = proof is not None and (proof.verdict is Verdict.SAME or proof.reason is Reason.ZOMBIE)
+    if not carried and not stands:
         return None
     leader = record.identity if proof is not None else None
     try:

@@ -64,22 +64,33 @@ class Drains:
         self._closing = False
 
     def add(self, pipe: io.FileIO, sink: Sink) -> Drain:
-        """Read `pipe` into `sink` until its end; the pipe is ours from here on."""
+        """Read `pipe` into `sink` until its end; the pipe is ours from here on.
+
+        Raises:
+            OSError, RuntimeError: There is no descriptor, or no thread, for it. The pipe stays the caller's.
+        """
         drain = Drain(self, pipe, sink)
         os.set_blocking(drain.fd, False)
         with self._lock:
             if self._closing:
                 raise RuntimeError("the drains are closed")
-            self._new.append(drain)
             if self._thread is None:
-                ear, self._wake_fd = os.pipe()
-                os.set_blocking(self._wake_fd, False)
-                self._thread = threading.Thread(
-                    target=self._run, args=(ear,), name="birthmark-drains", daemon=True
-                )
-                self._thread.start()
+                self._begin()
+            self._new.append(drain)
             self._wake()
         return drain
+
+    def _begin(self) -> None:
+        ear, wake_fd = os.pipe()
+        try:
+            os.set_blocking(wake_fd, False)
+            thread = threading.Thread(target=self._run, args=(ear,), name="birthmark-drains", daemon=True)
+            thread.start()
+        except BaseException:
+            os.close(ear)
+            os.close(wake_fd)
+            raise
+        self._thread, self._wake_fd = thread, wake_fd
 
     def close(self) -> None:
         """Read what is there, close all pipes, and end the thread. Waits for at most 5 s."""

@@ -11,7 +11,7 @@ from functools import partial
 from birthmark.children.ports import PortAnswer, PortState, holders_of
 from birthmark.children.proving import pin_or_none
 from birthmark.config.model import ServiceSpec
-from birthmark.core.markers import read_mark
+from birthmark.core.markers import is_tag, read_mark
 from birthmark.core.service import ServiceName
 from birthmark.errors import PortHeld, RecordConflict
 from birthmark.platforms import load
@@ -112,6 +112,9 @@ def _words(house: House, pid: int) -> str:
     if mark is not None and mark.installation == house.installation.id:
         services = ", ".join(sorted(service for _, service in mark.services))
         return f"pid {pid}, which carries the mark of our {services!r}"
+    if seen is not None and seen.tag is not None and is_tag(seen.tag):
+        # It dropped the mark, and may well be one of ours: then its arguments may be secrets.
+        return f"pid {pid}, which carries the tag of some birth"
     return f"pid {pid} ({load().command_line(pid) or 'unknown command'}), not ours"
 
 

@@ -13,6 +13,7 @@ import anyio.abc
 
 from birthmark.children.waiting import POLL_S, Hurry
 from birthmark.config.model import ServiceSpec
+from birthmark.core.identity import Proof
 from birthmark.core.outcomes import ExitStatus, Receipt
 from birthmark.core.plan import PLAN, Action
 from birthmark.core.states import Desired, Observed
@@ -211,6 +212,8 @@ class Service:
         finally:
             self._starting = False
         if blocked is not None:
+            if blocked.leftover is not None:
+                self.leftovers.append(blocked.leftover)
             self._block(blocked)
             return
         self._gap_s = LOOK_AGAIN_S
@@ -395,7 +398,7 @@ class Service:
             restarts=self._restarts.total,
             last_exit=self.last_exit,
             stdout_bytes=None if running is None or running.counted is None else running.counted.total_bytes,
-            proof=None if running is None else running.child.proof(),
+            proof=None if running is None else _proof_or_none(running),
             log=str(self._journal.path),
         )
 
@@ -421,3 +424,11 @@ class Service:
 
     def _say(self, text: str) -> None:
         self._house.say(f"{self.spec.name}: {text}")
+
+
+def _proof_or_none(running: Running) -> Proof | None:
+    """Return the proof of a leader; None where it cannot be looked at, which must not keep the others from view."""
+    try:
+        return running.child.proof()
+    except (SupervisionError, OSError):
+        return None

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
 from birthmark.config.model import HIDDEN, ServiceSpec
 from birthmark.core.outcomes import Receipt
@@ -14,11 +15,17 @@ from birthmark.core.states import Desired
 from birthmark.registry.contract import ServiceRecord
 from birthmark.supervisor.house import House
 
+_CUT_AT: Final = 1000
+"""Command lines shorter than this, in characters, were read whole: the platforms read 4096 bytes, four to a character."""
+
+_TELLS_NOTHING: Final = 3
+"""So many characters of a secret give nothing away."""
+
 
 def service_record(spec: ServiceSpec, desired: Desired, at: datetime) -> ServiceRecord:
     """Return the record of a service."""
     shown = shown_spec(spec)
-    text = json.dumps(shown, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(shown, sort_keys=True)
     return ServiceRecord(
         name=spec.name,
         kind=spec.kind,
@@ -64,10 +71,30 @@ def hide_secrets(spec: ServiceSpec | None, receipt: Receipt | None) -> None:
         meant: said for meant, said in zip(spec.command, written, strict=False) if meant and meant != said
     }
     shown |= {value: HIDDEN for name, value in spec.env.items() if name in spec.secrets and value}
+    shown |= {_as_listed(value): said for value, said in shown.items()}
     # The longest first: one secret may be a part of another.
     for value in sorted(shown, key=len, reverse=True):
         for member in receipt.members:
             member.command = member.command.replace(value, shown[value])
+    for member in receipt.members:
+        member.command = _without_a_beginning(member.command, shown)
+
+
+def _as_listed(value: str) -> str:
+    """Return an argument as the platforms list it: what cannot be printed is escaped."""
+    raw = value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in raw)
+
+
+def _without_a_beginning(command: str, shown: Mapping[str, str]) -> str:
+    """Return a command line whose end is no beginning of a secret: a long one is cut where it is read."""
+    if len(command) < _CUT_AT:
+        return command
+    for value in sorted(shown, key=len, reverse=True):
+        for length in range(min(len(value) - 1, len(command)), _TELLS_NOTHING, -1):
+            if command.endswith(value[:length]):
+                return command[:-length] + shown[value]
+    return command
 
 
 def remembered(house: House) -> Mapping[ServiceName, Desired]:

@@ -64,6 +64,8 @@ class Running:
         platform = load()
         if pid == leader or leader in (platform.group_of(pid), platform.session_of(pid)):
             return True
+        if _descends(pid, leader):
+            return True
         identity = self.child.identity
         assert identity.installation is not None
         pinned = pin_or_none(pid)
@@ -89,3 +91,16 @@ class Running:
         for drain in self.drains:
             drain.ended.wait(1.0)
         self.journal.close()
+
+
+def _descends(pid: int, leader: int) -> bool:
+    """Say whether `leader`, which is not reaped, is among a process's ancestors as they are now."""
+    platform = load()
+    seen: set[int] = set()
+    parent = platform.parent_of(pid)
+    while parent is not None and parent > 1 and parent not in seen:
+        if parent == leader:
+            return True
+        seen.add(parent)
+        parent = platform.parent_of(parent)
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from functools import partial
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import anyio.to_thread
 
 from birthmark.children.command import Command, Session, Stdio, mark_child, new_birth
-from birthmark.children.proving import prove
+from birthmark.children.proving import nobody_of, prove
 from birthmark.children.stopping import stop_set_now
 from birthmark.config.environ import child_environ
 from birthmark.config.model import ReadyKind, ServiceSpec, Transport, with_port
@@ -25,6 +26,8 @@ from birthmark.errors import (
     SpawnFailed,
     SupervisionError,
 )
+from birthmark.registry.contract import BirthRecord, BirthState
+from birthmark.supervisor.booting import Leftover
 from birthmark.supervisor.house import House
 from birthmark.supervisor.journal import CountSink, Journal, LineSink, log_path
 from birthmark.supervisor.leases import held_by, lease, look_at
@@ -33,13 +36,19 @@ from birthmark.supervisor.running import LineWatch, Running
 RETRIED: Final = frozenset({"port", "registry", "look", "leftover", "system"})
 """Reasons for *blocked* that are looked at again by themselves: the world may change without us."""
 
+_PASSING: Final = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What a spawn fails with for want of something that others may give back."""
+
 
 class Blocked(Exception):
-    """Nothing was started, and starting again blindly would not help. `reason` is one word."""
+    """Nothing runs that could serve, and starting again blindly would not help. `reason` is one word.
 
-    def __init__(self, reason: str, why: str) -> None:
+    `leftover` is a birth that came to nothing and could not be ended: while it lives, nothing may be started.
+    """
+
+    def __init__(self, reason: str, why: str, leftover: Leftover | None = None) -> None:
         super().__init__(reason, why)
-        self.reason, self.why = reason, why
+        self.reason, self.why, self.leftover = reason, why, leftover
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.why}"
@@ -116,18 +125,10 @@ def _spawn(house: House, spec: ServiceSpec, birth: BirthId, command: Command, jo
         with house.orphans.birth_under_way() as leaders:
             child = house.spawner.spawn_owned_supervised(command)
             leaders.add(child.pid)
-    except SupervisionError as err:
-        _not_born(house, birth, str(err))
-        raise Blocked("command", str(err)) from err
-    try:
-        house.registry.born(birth, child.identity, now(), epoch=house.epoch)
-    except RegistryError as err:
-        # Nobody would find it after a crash but by its mark. It has lived for a millisecond.
-        stop_set_now(child.identity, spec.stop, asked_by="start", held=child.pinned)
-        child.poll()
-        house.orphans.forget(child.pid)
-        child.close()
-        raise Blocked("registry", str(err)) from err
+    except (SupervisionError, OSError) as err:
+        _close_record(house, birth, f"never born: {err}")
+        ours = isinstance(err, SpawnFailed) and err.errno not in _PASSING
+        raise Blocked("command" if ours else "system", str(err)) from err
     running = Running(
         spec=spec,
         birth=birth,
@@ -136,14 +137,52 @@ def _spawn(house: House, spec: ServiceSpec, birth: BirthId, command: Command, jo
         born_at=now(),
         since=house.clock.monotonic(),
     )
-    _connect(house, running)
+    try:
+        house.registry.born(birth, child.identity, now(), epoch=house.epoch)
+        _connect(house, running)
+    except Exception as err:
+        # No record, no descriptors, no thread: it has lived for a millisecond, and nobody could stand by it.
+        raise _undone(house, running, err) from err
     _read_back(running)
     return running
 
 
-def _not_born(house: House, birth: BirthId, why: str) -> None:
+def _undone(house: House, running: Running, err: Exception) -> Blocked:
+    """End a newborn that we cannot stand by, and return why it is blocked."""
+    child, spec, now = running.child, running.spec, house.clock.now()
     try:
-        house.registry.ended(birth, house.clock.now(), epoch=house.epoch, why=f"never born: {why}")
+        identity = child.identity
+    except SupervisionError:
+        # Somebody else has reaped it. What it left carries its mark.
+        identity = nobody_of(running.birth, house.installation.id, spec.kind, spec.name)
+    reason = "registry" if isinstance(err, RegistryError) else "system"
+    leftover: Leftover | None = None
+    try:
+        stop_set_now(identity, spec.stop, asked_by="start", held=child.pinned)
+    except (SupervisionError, OSError) as left:
+        record = BirthRecord(
+            birth=running.birth,
+            service=spec.name,
+            kind=spec.kind,
+            state=BirthState.BORN,
+            epoch=house.epoch,
+            identity=identity,
+            intended_at=now,
+            born_at=now,
+        )
+        leftover = Leftover(record, None, str(left))
+    child.poll()
+    house.orphans.forget(child.pid)
+    running.finish_output()
+    child.close()
+    if leftover is None:
+        _close_record(house, running.birth, f"ended at its birth: {err}")
+    return Blocked(reason, str(err), leftover)
+
+
+def _close_record(house: House, birth: BirthId, why: str) -> None:
+    try:
+        house.registry.ended(birth, house.clock.now(), epoch=house.epoch, why=why)
     except RegistryError as err:
         # The next boot looks for carriers of this birth, finds none, and says so.
         house.say(f"birth {birth}: {err}")
@@ -158,15 +197,16 @@ def _connect(house: House, running: Running) -> None:
     stdout, stderr = child.stdout, child.stderr
     assert stdout is not None
     assert stderr is not None
-    # The drains own them from here on: closed by two, their numbers could be somebody else's by then.
-    child.stdout = child.stderr = None
+    # Each is the drains' own from its `add` on: closed by two, its number could be somebody else's by then.
     if holds_stdin(spec):
         running.counted = CountSink()
         running.drains.append(house.drains.add(stdout, running.counted))
     else:
         sink = LineSink(journal, "stdout", watch=running.watch)
         running.drains.append(house.drains.add(stdout, sink))
+    child.stdout = None
     running.drains.append(house.drains.add(stderr, LineSink(journal, "stderr", watch=running.watch)))
+    child.stderr = None
     armed = "" if child.armed else f"; not ended with us: {child.unarmed_reason}"
     journal.notice(f"born: pid {child.pid}, birth {running.birth}{armed}")
 

@@ -32,7 +32,8 @@ class LastExit:
 class ServiceStatus:
     """One service as it is wanted and as it was last seen.
 
-    `why` explains `observed` in words; `pid` to `proof` are None while nothing of it runs.
+    `why` explains `observed` in words; `pid` to `proof` are None while nothing of it runs, and `proof` also
+    where its leader could not be looked at just now.
     `stdout_bytes` counts a drained stdout, None where stdout goes to the log.
     """
 

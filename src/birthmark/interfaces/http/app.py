@@ -38,6 +38,14 @@ class Household(Protocol):
     async def down(self) -> Sequence[Receipt]: ...
 
 
+class _Answer(JSONResponse):
+    """JSON in ASCII: a path or an argument need not be valid Unicode, and starlette's own would fail on it."""
+
+    def render(self, content: object) -> bytes:
+        """Return the body."""
+        return json.dumps(content, separators=(",", ":")).encode("ascii")
+
+
 class BadRequest(Exception):
     """The request cannot be understood; the text says what was expected."""
 
@@ -72,13 +80,13 @@ class _Api:
         self._supervisor, self._about = supervisor, about
 
     async def about(self, request: Request) -> Response:
-        return JSONResponse(dict(self._about))
+        return _Answer(dict(self._about))
 
     async def services(self, request: Request) -> Response:
-        return JSONResponse({"services": [each.to_dict() for each in self._supervisor.status()]})
+        return _Answer({"services": [each.to_dict() for each in self._supervisor.status()]})
 
     async def service(self, request: Request) -> Response:
-        return JSONResponse(self._status(_name(request)).to_dict())
+        return _Answer(self._status(_name(request)).to_dict())
 
     async def stop(self, request: Request) -> Response:
         name = _name(request)
@@ -86,7 +94,7 @@ class _Api:
         if not isinstance(force, bool):
             raise BadRequest("'force' is true or false")
         receipt = await self._supervisor.stop(name, force=force)
-        return JSONResponse(
+        return _Answer(
             {
                 "receipt": None if receipt is None else receipt.to_dict(),
                 "status": self._status(name).to_dict(),
@@ -96,16 +104,16 @@ class _Api:
     async def start(self, request: Request) -> Response:
         name = _name(request)
         await self._supervisor.start(name)
-        return JSONResponse({"status": self._status(name).to_dict()})
+        return _Answer({"status": self._status(name).to_dict()})
 
     async def restart(self, request: Request) -> Response:
         name = _name(request)
         await self._supervisor.restart(name)
-        return JSONResponse({"status": self._status(name).to_dict()})
+        return _Answer({"status": self._status(name).to_dict()})
 
     async def down(self, request: Request) -> Response:
         receipts = await self._supervisor.down()
-        return JSONResponse({"receipts": [each.to_dict() for each in receipts]})
+        return _Answer({"receipts": [each.to_dict() for each in receipts]})
 
     def _status(self, name: ServiceName) -> ServiceStatus:
         statuses = {each.name: each for each in self._supervisor.status()}
@@ -171,4 +179,4 @@ def _answering(endpoint: Endpoint) -> Endpoint:
 
 
 def _error(kind: str, message: str, status: int, extra: Mapping[str, object] | None = None) -> Response:
-    return JSONResponse({"error": {"type": kind, "message": message}, **(extra or {})}, status_code=status)
+    return _Answer({"error": {"type": kind, "message": message}, **(extra or {})}, status_code=status)
