@@ -46,3 +46,18 @@ class StopPolicy:
             Step(getattr(signal, "SIGKILL", 9), self.settle_s),
         )
         return rungs if stdin_held else rungs[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeathPolicy:
+    """What a keeper does with its set when its supervisor vanishes: stop it, or live on, for ever or for a time.
+
+    `for_s` counts only with `outlive`: seconds until the set is stopped unless somebody took charge; None: for ever.
+    """
+
+    outlive: bool = False
+    for_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.for_s is not None and not 0 <= self.for_s < float("inf"):
+            raise ValueError(f"for_s is {self.for_s!r}; seconds of zero or more are expected")

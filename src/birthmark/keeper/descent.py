@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -22,6 +22,88 @@ class Member(NamedTuple):
 
     pinned: Pinned
     parent: int
+
+
+_ROUNDS: Final = 1000
+"""How often we list our children in one go while some of them end; a storm must not keep us from signalling."""
+
+
+def take_in_fallen(
+    leader: int | None, aside: Container[int], ended: Callable[[int, ExitStatus], None] | None = None
+) -> bool:
+    """Reap every child of ours that has exited, but the leader and those aside; True if any of them is left.
+
+    Whoever dies leaves its children to us, at once and before it can be reaped. So after every reap the list
+    is old, and only one after which nobody had to be reaped says that nobody is left.
+
+    Args:
+        leader: Stays unreaped, so that its number is nobody else's.
+        aside: Children of ours that are no part of it.
+        ended: Called for each that was reaped.
+    """
+    for _ in range(_ROUNDS):
+        left = reaped = False
+        try:
+            children = load().children_of(os.getpid())
+        except LookFailed:
+            return True  # we could not look, which is not *nobody*
+        for pid in children:
+            if pid == leader or pid in aside:
+                continue
+            status = reap(pid)
+            if status is None:
+                left = True
+            else:
+                reaped = True
+                if ended is not None:
+                    ended(pid, status)
+        if not reaped:
+            return left
+    return True
+
+
+def living(aside: Container[int]) -> Iterator[Member]:
+    """Yield what lives below us, parents before their children. A pin is good until the next one is asked for.
+
+    Args:
+        aside: Children of ours that are left out, with all below them.
+
+    Raises:
+        LookFailed: Our own children cannot be listed.
+    """
+    platform = load()
+    me = os.getpid()
+    # A parent stays pinned until its children have been listed and pinned: if it has not exited by then,
+    # its number was its own all the time, and so whoever names it as parent is its child. Only the line from
+    # us to whoever is looked at is held, or a large set would take all descriptors we may have.
+    line: list[tuple[int, Pinned | None, Iterator[int]]] = [(me, None, iter(platform.children_of(me)))]
+    seen = 0
+    try:
+        while line and seen < _AT_MOST:
+            number, parent, children = line[-1]
+            pid = next(children, None)
+            if pid is None:
+                line.pop()
+                if parent is not None:
+                    parent.close()
+                continue
+            if pid in aside:
+                continue
+            pinned = _pin(pid)
+            if pinned is None:
+                continue
+            line.append((pid, pinned, iter(())))
+            if not _is_child(pinned, number, parent):
+                continue
+            seen += 1
+            yield Member(pinned, number)
+            # Where a line is too long for our descriptors, its end falls to us when its beginning has gone.
+            with suppress(LookFailed):
+                line[-1] = (pid, pinned, iter(platform.children_of(pid)))
+    finally:
+        for _, open_pin, _ in line:
+            if open_pin is not None:
+                open_pin.close()
 
 
 class Descent:
@@ -47,14 +129,7 @@ class Descent:
         """Notice the leader's end, and reap what fell to us and has ended. True when nothing but a dead leader is left."""
         if self.status is None:
             self.status = peek(self.leader.pid)
-        others = False
-        try:
-            children = load().children_of(os.getpid())
-        except LookFailed:
-            return False  # we could not look, which is not *nobody*
-        for pid in children:
-            if pid != self.leader.pid and pid not in self.aside and reap(pid) is None:
-                others = True
+        others = take_in_fallen(self.leader.pid, self.aside)
         return self.status is not None and not others
 
     def bury(self) -> ExitStatus:
@@ -98,40 +173,9 @@ class Descent:
         Raises:
             LookFailed: Our own children cannot be listed.
         """
-        platform = load()
-        me = os.getpid()
-        # A parent stays pinned until its children have been listed and pinned: if it has not exited by then,
-        # its number was its own all the time, and so whoever names it as parent is its child. Only the line from
-        # us to whoever is looked at is held, or a large set would take all descriptors we may have.
-        line: list[tuple[int, Pinned | None, Iterator[int]]] = [(me, None, iter(platform.children_of(me)))]
-        seen = 0
-        try:
-            while line and seen < _AT_MOST:
-                number, parent, children = line[-1]
-                pid = next(children, None)
-                if pid is None:
-                    line.pop()
-                    if parent is not None:
-                        parent.close()
-                    continue
-                if pid in self.aside:
-                    continue
-                pinned = _pin(pid)
-                if pinned is None:
-                    continue
-                line.append((pid, pinned, iter(())))
-                if not _is_child(pinned, number, parent):
-                    continue
-                seen += 1
-                if pid != self.leader.pid or self.status is None:
-                    yield Member(pinned, number)
-                # Where a line is too long for our descriptors, its end falls to us when its beginning has gone.
-                with suppress(LookFailed):
-                    line[-1] = (pid, pinned, iter(platform.children_of(pid)))
-        finally:
-            for _, open_pin, _ in line:
-                if open_pin is not None:
-                    open_pin.close()
+        for member in living(self.aside):
+            if member.pinned.pid != self.leader.pid or self.status is None:
+                yield member
 
     def _send(self, target: Pinned, sig: int, warrant: Warrant) -> bool:
         try:

@@ -13,13 +13,15 @@ import json
 import os
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from birthmark.core.identity import Identity
 from birthmark.core.markers import ChildKind
 from birthmark.core.outcomes import ExitStatus
 from birthmark.core.service import BirthId, InstallationId, ServiceName
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INTENT: Final = "intent.json"
 IDENTITY: Final = "identity.json"
@@ -39,10 +41,18 @@ def crowded(births: Path) -> bool:
 class Papers:
     """The papers of one birth, being written. Every method raises OSError when the disk refuses."""
 
-    def __init__(self, births: Path, birth: BirthId) -> None:
+    def __init__(self, births: str | os.PathLike[str], birth: BirthId) -> None:
         """Name the place; nothing is made yet. `births` is the installation's folder of papers."""
-        self.folder = births / birth
+        # Text: what a Path touches in an interpreter, a keeper would no longer share with the others.
+        self._folder = f"{os.fspath(births)}/{birth}"
         self.birth = birth
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this birth's papers."""
+        from pathlib import Path
+
+        return Path(self._folder)
 
     def intend(
         self,
@@ -62,7 +72,7 @@ class Papers:
         Raises:
             FileExistsError: The birth has papers already.
         """
-        self.folder.mkdir(mode=0o700)
+        os.mkdir(self._folder, mode=0o700)
         try:
             self._create(
                 INTENT,
@@ -79,25 +89,56 @@ class Papers:
         except OSError:
             # Without an intent the folder would say nothing, and nobody could tell when it is over.
             with suppress(OSError):
-                self.folder.rmdir()
+                os.rmdir(self._folder)
             raise
 
-    def born(self, identity: Identity) -> None:
-        """Write down who it became."""
-        self._create(IDENTITY, {"identity": identity.to_dict()})
+    def born(self, identity: Identity, *, keeper: Identity | None = None) -> None:
+        """Write down who it became, and who stands by it where somebody does."""
+        record: dict[str, object] = {"identity": identity.to_dict()}
+        if keeper is not None:
+            record["keeper"] = keeper.to_dict()
+        self._create(IDENTITY, record)
 
     def never_born(self, why: str) -> None:
         """Write down that the spawn failed, so that nobody looks for it."""
         self._create(EXIT, {"exit": ExitStatus().to_dict(), "why": why, "born": False, "survivors": []})
 
-    def ended(self, status: ExitStatus, *, why: str, survivors: list[int]) -> None:
-        """Write down how it ended, and which of its processes were still there when we gave up on them."""
-        self._create(EXIT, {"exit": status.to_dict(), "why": why, "born": True, "survivors": survivors})
+    def ended(
+        self,
+        status: ExitStatus,
+        *,
+        why: str,
+        survivors: list[int],
+        exited_at: float | None = None,
+        receipt: dict[str, object] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Write down how it ended, and which of its processes were still there when we gave up on them.
+
+        Args:
+            status: How the leader ended.
+            why: What ended it, for people.
+            survivors: Pids.
+            exited_at: When the leader ended, in seconds since 1970; None: not seen.
+            receipt: What was done to each member, as values; None: nobody was signalled.
+            by: Who writes this, where it is not whoever spawned.
+
+        Raises:
+            FileExistsError: It has been written down already; the first record stands.
+        """
+        record: dict[str, object] = {
+            "exit": status.to_dict(),
+            "why": why,
+            "born": True,
+            "survivors": survivors,
+        }
+        more = {"exited_at": exited_at, "receipt": receipt, "by": by}
+        self._create(EXIT, record | {name: value for name, value in more.items() if value is not None})
 
     def _create(self, name: str, record: dict[str, object]) -> None:
         """Write the file whole or not at all: under another name first, then linked, which refuses to replace."""
         record = {"version": VERSION, "birth": self.birth, "at": round(time.time(), 3), **record}
-        draft = self.folder / f".{name}.{os.getpid()}"
+        draft = f"{self._folder}/.{name}.{os.getpid()}"
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             try:
@@ -107,6 +148,16 @@ class Papers:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(fd)
-            os.link(draft, self.folder / name)
+            os.link(draft, f"{self._folder}/{name}")
         finally:
             os.unlink(draft)
+
+
+def exit_of(births: str | os.PathLike[str], birth: str) -> ExitStatus | None:
+    """Return how a birth ended, as its exit record says; None when there is none that can be read."""
+    try:
+        with open(f"{os.fspath(births)}/{birth}/{EXIT}", "rb") as file:
+            record = json.loads(file.read())["exit"]
+        return ExitStatus(record["code"], record["signal"], record["core_dumped"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+from collections.abc import Container
+from contextlib import suppress
 from typing import Final
 
 # Python itself ignores these two from its start, so what they were before is not to be known.
@@ -54,3 +56,14 @@ def ignored_signals() -> frozenset[int]:
         if number not in _PYTHONS_OWN and signal.getsignal(number) is signal.SIG_IGN
     }
     return frozenset(int(number) for number in found)
+
+
+def close_all_but(keep: Container[int]) -> None:
+    """Close every descriptor of this process that is not in `keep`, whatever in it still uses the number.
+
+    For a fork that goes another way than its parent: a socket kept open by accident hides an end-of-file.
+    """
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd not in keep:
+            with suppress(OSError):  # the listing's own is closed already
+                os.close(fd)

@@ -39,6 +39,8 @@ class Step(StrEnum):
 
     SPAWN = "spawn"
     """No process came to be: limits of the host, memory, threads, descriptors."""
+    LOCK = "lock"
+    """Another copy of the service holds its lock. Only where a keeper was asked for one."""
     SESSION = "session"
     DESCRIPTORS = "descriptors"
     LIMITS = "limits"
@@ -185,6 +187,8 @@ def end_unclaimed(pid: int, pidfd: int | None) -> None:
     """
     if sys.platform != "win32":  # where nothing is launched this way
         import signal
+
+        # Late: what it does in every fork of a process that has it loaded costs half a megabyte there.
         import threading
 
         from birthmark.core.outcomes import Basis, Warrant

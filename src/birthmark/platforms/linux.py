@@ -8,7 +8,7 @@ import resource
 import select
 import sys
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from birthmark.core.identity import EnvironState, HostFacts, Sighting
 from birthmark.core.markers import TAG_RESOURCE, is_tag
@@ -32,6 +32,9 @@ from birthmark.platforms.procfs import (
     start_ticks_of,
     stat_of,
 )
+
+if TYPE_CHECKING:
+    import ctypes
 
 assert sys.platform == "linux"
 
@@ -299,7 +302,7 @@ def _file_system_type(fd: int) -> int:
     import ctypes
 
     buffer = ctypes.create_string_buffer(256)
-    if ctypes.CDLL(None, use_errno=True).fstatfs(fd, buffer) != 0:
+    if _libc().fstatfs(fd, buffer) != 0:
         return 0
     return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
 
@@ -326,9 +329,15 @@ def group_members(pgid: int) -> list[int]:
 
 def become_subreaper() -> bool:
     """Have orphaned descendants fall to us; True when the kernel agreed. Source: prctl(2), Linux 3.4."""
+    return bool(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    # Late: most commands call nothing of it, and it is no cheap import.
     import ctypes
 
-    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return ctypes.CDLL(None, use_errno=True)
 
 
 @lru_cache(maxsize=1)

@@ -279,6 +279,17 @@ if sys.platform == "linux":
             return ExitStatus()
         return None if found is None else _status(found.si_code, found.si_status)
 
+    def exited_child() -> int | None:
+        """Return a child of ours that has exited and is unreaped, whichever; None when there is none.
+
+        For a process that reaps whoever ends: while a dead child is held back, that one may be returned for ever.
+        """
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return None
+        return None if found is None else found.si_pid
+
     def peek(pid: int) -> ExitStatus | None:
         """Return the exit status of our child `pid` and leave it unreaped; None while it lives."""
         try:

@@ -196,6 +196,14 @@ def believe_procfs() -> None:
         _believed_by = me
 
 
+def share_facts_with_parent() -> None:
+    """Take what our parent found out about host and procfs as ours; for a fork that entered no namespace."""
+    global _facts, _believed_by
+    if _facts is not None:
+        _facts = (os.getpid(), _facts[1])
+        _believed_by = os.getpid()
+
+
 def require_procfs() -> None:
     """Refuse to read numbers out of a procfs that is missing, or that shows another pid namespace.
 
