@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from birthmark.children.command import new_birth
@@ -51,14 +51,16 @@ class House:
         )
         return {**marks, **scrub(dict(os.environ))}
 
-    def record(self, name: str, birth: BirthId, pid: int) -> Identity:
-        """Write down that the process with that pid is the leader of the birth."""
+    def record(self, name: str, birth: BirthId, pid: int, *, elsewhere: bool = False) -> Identity:
+        """Write down that the process with that pid, or one of that pid elsewhere, is the leader of the birth."""
         with load().pin(pid) as pinned:
             seen = load().observe(pinned)
         assert seen is not None
         identity = seen.identity(
             birth=birth, installation=self.installation.id, kind=ChildKind.MCP, service=ServiceName(name)
         )
+        if elsewhere:
+            identity = replace(identity, pid_namespace=identity.pid_namespace + 1)
         self.registry.intend(birth, ServiceName(name), ChildKind.MCP, AT, epoch=self.epoch)
         self.registry.born(birth, identity, AT, epoch=self.epoch)
         return identity

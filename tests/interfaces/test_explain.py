@@ -124,6 +124,17 @@ def test_a_service_is_explained_by_its_leader() -> None:
         assert command("explain", "--json", "time").json["pid"] == child.pid
 
 
+def test_a_service_is_not_explained_by_a_birth_from_elsewhere() -> None:
+    with house() as home:
+        home.know("time")
+        with puppet() as other:
+            other.wait_ready()
+            home.record("time", new_birth(), other.pid, elsewhere=True)
+            assert command("explain", "--json", "time").json["owner"] == "gone"
+            with home.birth("time") as (child, _):
+                assert command("explain", "--json", "time").json["pid"] == child.pid
+
+
 def test_a_worker_that_left_the_group_is_found_by_its_mark_and_would_be_signalled() -> None:
     script = """
 ear, mouth = os.pipe()

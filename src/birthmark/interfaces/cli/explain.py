@@ -87,9 +87,15 @@ def _pid(subject: str) -> int | None:
 
 
 def leader_of(name: str, records: Records) -> int | None:
-    """Return the pid of the leader of the service's open birth; None when none is open."""
+    """Return the pid of the leader of the service's open birth; None when none is open here.
+
+    A birth on record from another host, boot or pid namespace says nothing of our pids.
+    """
+    from birthmark.platforms import load
+
+    here = load().facts()
     for record, identity in records.leaders():
-        if str(record.service) == name:
+        if str(record.service) == name and identity.facts == here:
             return identity.pid
     return None
 
