@@ -217,7 +217,7 @@ def test_a_stranger_on_a_configured_port_is_named_and_left_alone(tmp_path: Path)
             tmp_path, {"web": {"kind": "agent", "script": WEB, "args": ["{port}"], "port": port}}
         )
         with up("-f", str(file)) as supervisor:
-            supervisor.wait_line(str(os.getpid()))
+            supervisor.wait_line(f"held by pid {os.getpid()} ")
             web = services_of(process("ps", "--json"))["web"]
             assert (web["observed"], web["pid"]) == ("blocked", None)
             assert str(os.getpid()) in str(web["why"])

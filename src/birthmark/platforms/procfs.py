@@ -33,7 +33,8 @@ def read_stat(pid: int) -> Stat | None:
     except FileNotFoundError:
         require_procfs()
         return None
-    except PermissionError:
+    except (PermissionError, ProcessLookupError):
+        # ESRCH: it was reaped in the middle of the open.
         return None
     except OSError as err:
         raise LookFailed(f"process {pid}", os.strerror(err.errno or 0)) from err
