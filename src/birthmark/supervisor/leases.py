@@ -112,7 +112,7 @@ def _words(house: House, pid: int) -> str:
     if mark is not None and mark.installation == house.installation.id:
         services = ", ".join(sorted(service for _, service in mark.services))
         return f"pid {pid}, which carries the mark of our {services!r}"
-    if seen is not None and seen.tag is not None and is_tag(seen.tag):
+    if mark is None and seen is not None and seen.tag is not None and is_tag(seen.tag):
         # It dropped the mark, and may well be one of ours: then its arguments may be secrets.
         return f"pid {pid}, which carries the tag of some birth"
     return f"pid {pid} ({load().command_line(pid) or 'unknown command'}), not ours"
