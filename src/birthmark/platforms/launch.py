@@ -162,7 +162,9 @@ def why_pure() -> str | None:
 def _way() -> tuple[Way, str | None]:
     """Choose the path, once: BIRTHMARK_NATIVE=0 in our environment turns the native one off."""
     if sys.platform == "win32":
-        raise NotImplementedError("nothing is launched here on Windows")
+        from birthmark.errors import Unsupported
+
+        raise Unsupported("starting a program", "Windows")
     if sys.platform != "linux":
         reason = "the native spawner is for Linux only"
     elif os.environ.get("BIRTHMARK_NATIVE") == "0":
