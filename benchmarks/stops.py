@@ -83,5 +83,5 @@ async def _in_turns(obey: str, end: str, rounds: int) -> tuple[list[int], list[i
 
 
 def _is_zombie(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] in b"ZX"
+    # The cheapest look there is: a slower first one lets the child end meanwhile, and measures luck.
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
