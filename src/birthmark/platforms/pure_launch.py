@@ -79,7 +79,9 @@ class _Ticket:
 
     def __init__(self, request: Launch) -> None:
         self.request = request
-        self.finished = threading.Semaphore(0)
+        # A bare lock: a signal handler that raises in the middle of a semaphore's wait breaks the semaphore.
+        self.finished = threading.Lock()
+        self.finished.acquire()
         self.failed: BaseException | None = None
         self.control: socket.socket | None = None  # the child's end; the thread's to close, once taken
         # Under the lock:
